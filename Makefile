@@ -1,0 +1,47 @@
+# Everything runs in .venv; each target sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := runs/demo
+
+.PHONY: setup demo test soak lint format bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "sparing needs Python 3.11 or newer; set PYTHON=..."; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: setup
+	rm -rf $(DEMO)
+	$(BIN)/sparing train quickstart --out $(DEMO)
+	$(BIN)/sparing evaluate $(DEMO) --split valid
+	$(BIN)/sparing evaluate $(DEMO) --split test
+	$(BIN)/sparing generate $(DEMO) --prompt 'def ' --length 400 --temperature 0.7
+	$(BIN)/sparing plot $(DEMO)
+
+test: setup
+	$(BIN)/python -m pytest -m 'not soak and not gpu' -n 2
+
+soak: setup
+	$(BIN)/python -m pytest -m 'soak' -n 2
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+bench: setup
+	$(BIN)/sparing bench train
+	$(BIN)/sparing bench generate
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

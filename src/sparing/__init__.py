@@ -1,0 +1,3 @@
+"""Language models that spend attention sparingly."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,78 @@
+"""`sparing generate`: text from a run, streamed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparing import device
+from sparing.cli.options import CheckpointName, Device, Json
+from sparing.errors import UserError
+from sparing.generate.decode import GenerationConfig
+from sparing.generate.sampling import SamplingConfig
+from sparing.generate.text import complete, stream_text
+from sparing.runs.folder import load_model, open_run
+
+
+def generate(
+    path: Annotated[Path, typer.Argument(metavar="RUN")],
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Text to go on from; several make a batch.")
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="Read the prompt from a file, or - for standard input.")
+    ] = None,
+    length: Annotated[int, typer.Option(help="Tokens to write.")] = 500,
+    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep the K likeliest; 0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest with this share.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Drop what is this much less likely.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text.")] = None,
+    checkpoint: CheckpointName = None,
+    target: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Write text after a prompt."""
+    prompts = _prompts(prompt or [], prompt_file)
+    sampling = SamplingConfig(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+    )
+    config = GenerationConfig(length=length, stop=tuple(stop or ()), sampling=sampling)
+    folder, hardware = open_run(path), device.pick(target, "float32")
+    model, vocab = load_model(folder, hardware, checkpoint), folder.vocab()
+    if len(prompts) == 1 and not as_json:
+        _say(prompts[0].decode("utf-8", errors="replace"))
+        for piece in stream_text(model, vocab, prompts[0], config, hardware):
+            _say(piece)
+        _say("\n")
+        return
+    for done in complete(model, vocab, prompts, config, hardware):
+        words = done.prompt.decode("utf-8", errors="replace")
+        if as_json:
+            record = {
+                "prompt": words, "text": done.text, "tokens": done.tokens,
+                "finish": done.finish, "elapsed_s": done.elapsed_s,
+            }
+            typer.echo(json.dumps(record))
+        else:
+            typer.echo(f"{words}{done.text}\n{'-' * 40}")
+
+
+def _prompts(given: list[str], path: Path | None) -> list[bytes]:
+    if given and path is not None:
+        raise UserError("give --prompt or --prompt-file, not both")
+    if path is None:
+        return [text.encode("utf-8", errors="surrogateescape") for text in given] or [b""]
+    if str(path) == "-":
+        return [sys.stdin.buffer.read()]
+    return [path.read_bytes()]
+
+
+def _say(text: str) -> None:
+    # A terminal that cannot show a character must not end the stream.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+    sys.stdout.flush()

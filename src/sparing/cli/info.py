@@ -1,0 +1,65 @@
+"""`sparing recipes` and `sparing info`: what can be trained, and what it costs."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparing.cli.options import Json, Settings, show
+from sparing.models.cost import cost
+from sparing.runs.build import build_model
+from sparing.runs.config import RunConfig, to_json, with_settings
+from sparing.runs.folder import is_run, open_run
+from sparing.runs.recipes import RECIPES, expectation, recipe
+
+
+def recipes(as_json: Json = False) -> None:
+    """List the recipes and what to expect of them."""
+    if as_json:
+        typer.echo(json.dumps({name: expectation(name) for name in RECIPES}))
+        return
+    for name in RECIPES:
+        text = expectation(name).replace("\n", "\n    ")
+        typer.echo(f"{name}\n    {text}\n")
+
+
+def info(
+    name: Annotated[str, typer.Argument(metavar="RECIPE-or-RUN")],
+    settings: Settings = None,
+    as_json: Json = False,
+    full: Annotated[bool, typer.Option("--config", help="Print every setting too.")] = False,
+) -> None:
+    """Parameters, FLOPs per byte, state size, provenance."""
+    run, extra = _find(name)
+    run = with_settings(run, settings or [])
+    report = _prices(run) | extra
+    if full:
+        report["config"] = to_json(run)
+    show(report, as_json=as_json)
+
+
+def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
+    path = Path(name)
+    if name in RECIPES or not (path.exists() or "/" in name):
+        return recipe(name), {"recipe": name, "about": expectation(name)}
+    folder = open_run(path)
+    extra = {key: folder.read(key) for key in ("provenance", "results") if _has(path, key)}
+    return folder.config(), {"run": name, **extra}
+
+
+def _has(path: Path, key: str) -> bool:
+    return is_run(path) and (path / f"{key}.json").is_file()
+
+
+def _prices(run: RunConfig) -> dict[str, Any]:
+    price = cost(build_model(run, "meta"))
+    return {
+        "family": run.family,
+        "parameters": {
+            "training": price.parameters_training,
+            "deployed": price.parameters_deployed,
+        },
+        "flops_per_byte": price.flops_per_token,
+        "state_bytes": price.state_bytes,
+    }

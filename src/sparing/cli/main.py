@@ -1,0 +1,78 @@
+"""The command line's entry: verbs, and errors as one line with exit status 2."""
+
+import errno
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from sparing import __version__
+from sparing.cli import bench, data, evaluate, generate, info, plot, score, train
+from sparing.errors import UserError
+
+app = typer.Typer(
+    name="sparing",
+    help="Language models that spend attention sparingly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(data.app, name="data")
+app.command("recipes")(info.recipes)
+app.command("info")(info.info)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("generate")(generate.generate)
+app.command("score")(score.score)
+app.command("plot")(plot.plot)
+app.add_typer(bench.app, name="bench")
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: bool = typer.Option(False, "--version", help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
+) -> None:
+    """Language models that spend attention sparingly."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(args=words, prog_name="sparing", standalone_mode=False)
+    except Exception as problem:
+        sentence = _sentence(problem)
+        if "--debug" in words or sentence is None:
+            raise
+        typer.echo(f"sparing: {sentence}", err=True)
+        return 2
+    except KeyboardInterrupt:
+        typer.echo("sparing: interrupted", err=True)
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def _sentence(problem: Exception) -> str | None:
+    """What to tell the user, or None for a fault of ours."""
+    if isinstance(problem, UserError):
+        return " ".join(str(problem).split())
+    # Typer keeps a copy of click's exceptions under a private name; all of them explain themselves.
+    explain = getattr(problem, "format_message", None)
+    if callable(explain):
+        return " ".join(str(explain()).split())
+    if isinstance(problem, OSError):
+        return _about_files(problem)
+    return None
+
+
+def _about_files(problem: OSError) -> str:
+    where = f"{problem.filename}: " if problem.filename else ""
+    if problem.errno == errno.ENOSPC:
+        return f"{where}no space left on the device; nothing half-written was kept"
+    return f"{where}{problem.strerror or problem}"

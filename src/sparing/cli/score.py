@@ -1,0 +1,60 @@
+"""`sparing score`: how likely a run finds sentences."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparing import device
+from sparing.cli.options import CheckpointName, Device, Json
+from sparing.errors import UserError
+from sparing.evaluate.score import Score, rank
+from sparing.evaluate.score import score as score_texts
+from sparing.runs.folder import load_model, open_run
+
+
+def score(
+    path: Annotated[Path, typer.Argument(metavar="RUN")],
+    file: Annotated[
+        Path, typer.Argument(help="One sentence a line; - is standard input.")
+    ] = Path("-"),
+    text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
+    per_token: Annotated[bool, typer.Option("--per-token", help="Every token's bits.")] = False,
+    ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Take the file as one text.")] = False,
+    checkpoint: CheckpointName = None,
+    target: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Log-probability and bits per byte of each sentence, each scored alone."""
+    sentences = _sentences(file, text or [], whole=whole)
+    folder, hardware = open_run(path), device.pick(target, "float32")
+    model = load_model(folder, hardware, checkpoint)
+    scores = score_texts(model, folder.vocab(), sentences, hardware)
+    for item in rank(scores) if ranked else scores:
+        if as_json:
+            typer.echo(json.dumps(item.to_json(per_token=per_token)))
+        else:
+            _show(item, per_token=per_token)
+
+
+def _sentences(file: Path, given: list[str], *, whole: bool) -> list[bytes]:
+    if given:
+        return [text.encode("utf-8", errors="surrogateescape") for text in given]
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    sentences = [data] if whole else data.splitlines()
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences:
+        raise UserError(f"there is nothing to score in {'standard input' if str(file) == '-' else file}")  # noqa: E501
+    return sentences
+
+
+def _show(item: Score, *, per_token: bool) -> None:
+    text = item.text.decode("utf-8", errors="replace")
+    typer.echo(f"{-item.loss_nats:12.3f} nats  {item.bits_per_byte:7.4f} bits/byte  {text}")
+    if per_token:
+        for token, nats in item.per_token:
+            shown = repr(token.decode("utf-8", errors="backslashreplace"))
+            typer.echo(f"    {nats:8.4f} nats  {shown}")

@@ -1,0 +1,91 @@
+"""`sparing train`: one run, in its own folder."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparing.cli.options import Device, Settings, Source
+from sparing.errors import UserError
+from sparing.runs.config import RunConfig, with_settings
+from sparing.runs.folder import open_run
+from sparing.runs.recipes import recipe
+from sparing.runs.train import TrainOptions
+from sparing.runs.train import train as train_run
+
+
+def train(
+    name: Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
+    settings: Settings = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train this long, annealed to the end of it.")
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option("--data", help="Corpus name, or a text file or folder of yours.")
+    ] = None,
+    source: Source = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint to resume from: last, previous or best.")
+    ] = "last",
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> int:
+    """Train a recipe. Ctrl-C ends it with a checkpoint; --resume goes on from there."""
+    path = out or _default_path(name, resume=resume)
+    run = _settled(_base(name, path, resume=resume), settings or [], minutes, corpus)
+    options = TrainOptions(
+        device=device, resume=resume, checkpoint=checkpoint, source=source, progress=not quiet
+    )
+    typer.echo(f"run {path}", err=True)
+    signal = train_run(run, path, options)
+    if signal:
+        typer.echo(f"stopped; go on with: sparing train --resume --out {path}", err=True)
+        return 128 + signal
+    typer.echo(f"done: {path}", err=True)
+    return 0
+
+
+def _base(name: str, path: Path, *, resume: bool) -> RunConfig:
+    if not resume:
+        if not name:
+            raise UserError("name a recipe; `sparing recipes` lists them")
+        return recipe(name)
+    run = open_run(path).config()
+    if name and name != run.recipe:
+        raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
+    return run
+
+
+def _settled(
+    run: RunConfig, settings: list[str], minutes: float | None, corpus: str | None
+) -> RunConfig:
+    if minutes is not None:
+        settings = [*settings, f"train.minutes={minutes}"]
+        if run.train.steps or run.train.epochs:
+            settings = [*settings, "train.steps=none", "train.epochs=none"]
+    if corpus is not None:
+        settings = [*settings, f"data.corpus={corpus}"]
+    if any(s.replace(" ", "").startswith(("train.steps=", "train.epochs=")) for s in settings):
+        settings = _only_budget(run, settings)
+    return with_settings(run, settings)
+
+
+def _only_budget(run: RunConfig, settings: list[str]) -> list[str]:
+    """A budget given by hand replaces the recipe's own, in whatever unit that was."""
+    named = {s.partition("=")[0].strip() for s in settings}
+    others = [
+        f"train.{unit}=none"
+        for unit in ("steps", "epochs", "minutes")
+        if getattr(run.train, unit) is not None and f"train.{unit}" not in named
+    ]
+    return [*settings, *others]
+
+
+def _default_path(name: str, *, resume: bool) -> Path:
+    if resume:
+        raise UserError("--resume needs --out, the folder of the run to go on with")
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{name or 'run'}-{stamp}"

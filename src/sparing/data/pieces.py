@@ -1,0 +1,173 @@
+"""Sub-word pieces (SentencePiece, arXiv:1808.06226): lossless ones, and the PAR seed's."""
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sparing.data.text import decoded, unsigned
+from sparing.errors import UserError
+
+Style = Literal["lossless", "par"]
+SPACE_MARK = "\u2581"
+"""SentencePiece writes a space so; a text's own one must therefore go by bytes."""
+
+SENTENCE_CHARACTERS = 1000
+"""Longer lines are cut before a word: the trainer skips sentences above 4192 bytes."""
+
+MOST_SENTENCES = 2_000_000
+SETTINGS: dict[Style, dict[str, Any]] = {
+    "lossless": {
+        "model_type": "bpe",
+        "vocab_size": 8192,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+        "allow_whitespace_only_pieces": True,
+        "unk_id": 0,
+        "bos_id": -1,
+        "eos_id": -1,
+        "pad_id": -1,
+    },
+    "par": {
+        "model_type": "unigram",
+        "vocab_size": 12_000,
+        "normalization_rule_name": "nfkc_cf",
+        "user_defined_symbols": ["@-@"],
+        "pad_id": 0,
+        "bos_id": 1,
+        "eos_id": 2,
+        "unk_id": 3,
+    },
+}
+
+
+class Pieces:
+    """A SentencePiece model.
+
+    Lossless: byte-pair pieces with byte fallback; every UTF-8 text comes back as it was.
+    `par`: unigram pieces of case-folded text; line ends, case and rare characters are lost.
+    """
+
+    def __init__(self, model: bytes, style: Style) -> None:
+        self.model = model
+        self.style = style
+        self.kind = "pieces" if style == "lossless" else "par-pieces"
+        self.lossless = style == "lossless"
+        self._processor = _library().SentencePieceProcessor(model_proto=model)
+        self.size = int(self._processor.vocab_size())
+        self._bytes = tuple(self._token_bytes(id) for id in range(self.size))
+        self._byte_ids = {
+            self._bytes[id]: id for id in range(self.size) if self._processor.is_byte(id)
+        }
+        self.start = self._byte_ids[b"\n"] if self.lossless else int(self._processor.eos_id())
+
+    @classmethod
+    def learn(cls, train_text: bytes, size: int | None, *, style: Style = "lossless") -> Self:
+        """Train a model of `size` pieces (None: the style's own default)."""
+        settings = SETTINGS[style] | ({} if size is None else {"vocab_size": size})
+        trainer, model = _library().SentencePieceTrainer, io.BytesIO()
+        try:
+            trainer.train(
+                sentence_iterator=iter(_sample(train_text)),
+                model_writer=model,
+                minloglevel=2,
+                **settings,
+            )
+        except (RuntimeError, OSError) as problem:
+            reason = str(problem).strip().splitlines()[-1].rpartition("] ")[2]
+            raise UserError(
+                f"cannot learn {settings['vocab_size']} pieces from {len(train_text):,} bytes "
+                f"of text; set another data.vocab_size ({reason})"
+            ) from None
+        return cls(model.getvalue(), style)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The vocabulary that `to_json` described."""
+        style: Style = "par" if data["kind"] == "par-pieces" else "lossless"
+        return cls(base64.b64decode(data["model"], validate=True), style)
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Vocab`."""
+        return {"kind": self.kind, "model": base64.b64encode(self.model).decode("ascii")}
+
+    def encode(self, text: bytes) -> npt.NDArray[Any]:
+        """See `Vocab`."""
+        runs = [np.empty(0, unsigned(self.size))]
+        for chunk in decoded(text):
+            runs.append(np.fromiter(self._encode(chunk), unsigned(self.size)))
+        return np.concatenate(runs)
+
+    def _encode(self, text: str) -> Iterator[int]:
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            if self.lossless and number:
+                yield self.start
+            for sentence in _sentences(line):
+                yield from self._encode_sentence(sentence)
+
+    def _encode_sentence(self, sentence: str) -> Iterator[int]:
+        if not self.lossless or SPACE_MARK not in sentence:
+            yield from self._processor.encode(sentence)
+            return
+        for number, part in enumerate(sentence.split(SPACE_MARK)):
+            if number:
+                yield from (self._byte_ids[bytes([byte])] for byte in SPACE_MARK.encode("utf-8"))
+            yield from self._processor.encode(part)
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> bytes:
+        """See `Vocab`."""
+        text = b"".join([self._bytes[id] for id in ids])
+        return text if self.lossless else text.removeprefix(b" ")
+
+    def token_bytes(self, id: int) -> bytes:
+        """See `Vocab`."""
+        return self._bytes[id]
+
+    def _token_bytes(self, id: int) -> bytes:
+        piece: str = self._processor.id_to_piece(id)
+        if self._processor.is_byte(id):
+            return bytes([int(piece[1:-1], 16)])
+        if self._processor.is_control(id):
+            return b""
+        return piece.replace(SPACE_MARK, " ").encode("utf-8")
+
+
+def _sentences(line: str) -> Iterator[str]:
+    """Cut a long line; before a single space where possible, which changes no piece."""
+    begin = 0
+    while len(line) - begin > SENTENCE_CHARACTERS:
+        limit = begin + SENTENCE_CHARACTERS
+        space = line.rfind(" ", begin + 1, limit)
+        yield line[begin : (end := space if space > 0 else limit)]
+        begin = end
+    if begin < len(line):
+        yield line[begin:]
+
+
+def _sample(text: bytes) -> list[str]:
+    """Sentences to train on: all of them, or every n-th of a large text."""
+    stride = 1 + text.count(b"\n") // MOST_SENTENCES
+    lines = [line for chunk in decoded(text) for line in chunk.split("\n")[::stride]]
+    return [
+        part
+        for line in lines
+        for sentence in _sentences(line)
+        for part in sentence.split(SPACE_MARK)
+        if part.strip()
+    ]
+
+
+def _library() -> Any:
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UserError(
+            "data.vocab=pieces needs SentencePiece: pip install 'sparing[pieces]'"
+        ) from None
+    return sentencepiece

@@ -1,0 +1,85 @@
+"""How much a model gains from context: its loss against the number of tokens it has read."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparing import units
+from sparing.data.tokens import Split
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.window import Window, measuring, on_device, read, spread
+from sparing.models.api import LanguageModel, Output
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextPoint:
+    """Mean loss of tokens predicted from `low` to `high` tokens, both included."""
+
+    low: int
+    high: int
+    nats_per_token: float
+    bits_per_byte: float
+    """At the split's mean number of bytes per token."""
+    count: int
+    """Tokens behind the mean."""
+
+
+def context_curve(  # noqa: PLR0913  all but three are keyword-only
+    model: LanguageModel,
+    split: Split,
+    hardware: Hardware,
+    *,
+    length: int,
+    windows: int = 64,
+    batch: int = 8,
+    segment: int = 1024,
+) -> list[ContextPoint]:
+    """Loss after 1, 2, ... `length` tokens from a fresh state, over windows spread evenly."""
+    if min(batch, segment) < 1:
+        raise UserError(f"batch {batch} and segment {segment} must be at least 1")
+    chosen = spread(len(split.ids), length, windows)
+    total_T = torch.zeros(length, dtype=torch.float64, device=hardware.device)
+    with measuring(model, hardware):
+        for at in range(0, len(chosen), batch):
+            _add_nats(model, split, chosen[at : at + batch], torch.split(total_T, segment))
+    points = []
+    totals = total_T.tolist()
+    for low, high in buckets(length):
+        count = (high - low + 1) * len(chosen)
+        mean = sum(totals[low - 1 : high]) / count
+        points.append(
+            ContextPoint(
+                low=low,
+                high=high,
+                nats_per_token=mean,
+                bits_per_byte=units.bits_per_byte(mean * len(split.ids), split.size_bytes),
+                count=count,
+            )
+        )
+    return points
+
+
+def buckets(length: int) -> list[tuple[int, int]]:
+    """Ranges that cover 1 to `length`, two to each doubling: ... (5, 6), (7, 8), (9, 11) ..."""
+    edges, doubling = {length}, 0
+    while (edge := round(2 ** (doubling / 2))) < length:
+        edges.add(edge)
+        doubling += 1
+    ordered = sorted(edges)
+    return [(low + 1, high) for low, high in zip([0, *ordered], ordered, strict=False)]
+
+
+def _add_nats(
+    model: LanguageModel, split: Split, windows: list[Window], totals: tuple[Tensor, ...]
+) -> None:
+    """Add each position's loss to `totals`, one tensor per segment."""
+    inputs_BT, targets_BT = (on_device(array, model.device) for array in read(split, windows))
+    state, begin = model.initial_state(len(windows)), 0
+    for total_T in totals:
+        end = begin + len(total_T)
+        out: Output = model(inputs_BT[:, begin:end], state)
+        nats_BT = model.head.nats(out.hidden_BTD, targets_BT[:, begin:end])
+        total_T += nats_BT.sum(dim=0, dtype=torch.float64)
+        state, begin = out.state, end

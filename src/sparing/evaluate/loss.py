@@ -1,0 +1,172 @@
+"""The exact loss of a whole split: every token once, each from the tokens before it."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sparing import units
+from sparing.data.prefetch import prefetch
+from sparing.data.stream import Stream, StreamConfig
+from sparing.data.tokens import Split
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.window import Window, measuring, on_device, read, sliding
+from sparing.models.api import LanguageModel, Output
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """A split's total loss, and what is needed to say it in any unit."""
+
+    loss_nats: float
+    """Total over the split."""
+    tokens: int
+    size_bytes: int
+    words: int
+    """Words of the split, 0 where they were not counted."""
+    protocol: str
+    """Which text was scored: `bytes`, or `no-newlines`."""
+    how: str
+    """What each token was predicted from."""
+    elapsed_s: float
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of the text."""
+        return units.bits_per_byte(self.loss_nats, self.size_bytes)
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean loss of a token."""
+        return self.loss_nats / self.tokens
+
+    @property
+    def token_perplexity(self) -> float:
+        """Exponential of the mean loss of a token."""
+        return units.perplexity(self.loss_nats, self.tokens)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """Exponential of the mean loss of a word; None where words were not counted."""
+        return units.perplexity(self.loss_nats, self.words) if self.words else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure; one that is not finite becomes None, for JSON has no word for it."""
+        return {
+            "bits_per_byte": _finite(self.bits_per_byte),
+            "bytes": self.size_bytes,
+            "protocol": self.protocol,
+            "how": self.how,
+            "tokens": self.tokens,
+            "loss_nats": _finite(self.loss_nats),
+            "nats_per_token": _finite(self.nats_per_token),
+            "perplexity_per_token": _finite(self.token_perplexity),
+            "perplexity_per_word": _finite(self.word_perplexity),
+            "elapsed_s": round(self.elapsed_s, 3),
+        }
+
+
+def carried(  # noqa: PLR0913  all but three are keyword-only
+    model: LanguageModel,
+    split: Split,
+    hardware: Hardware,
+    *,
+    batch: int = 8,
+    segment: int = 1024,
+    protocol: str = "bytes",
+    progress: bool = False,
+) -> Evaluation:
+    """Read the split as `batch` contiguous streams, carrying the state from segment to segment."""
+    tokens = _tokens(split)
+    if min(batch, segment) < 1:
+        raise UserError(f"batch {batch} and segment {segment} must be at least 1")
+    batch = min(batch, tokens)
+    config = StreamConfig(batch=batch, segment=min(segment, math.ceil(tokens / batch)))
+    started_at, total = time.perf_counter(), _zero(hardware)
+    with measuring(model, hardware), _bar(tokens, progress) as bar:
+        state = model.initial_state(batch)
+        for piece in prefetch(Stream(split, config).one_epoch(), hardware.device):
+            out: Output = model(piece.inputs_BT, state)
+            state = out.state
+            total += model.head.nats(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
+            bar.update(piece.count)
+        loss_nats = total.item()
+    return Evaluation(
+        loss_nats=loss_nats,
+        tokens=tokens,
+        size_bytes=split.size_bytes,
+        words=split.words,
+        protocol=protocol,
+        how=f"{batch} carried streams, segment {config.segment}",
+        elapsed_s=time.perf_counter() - started_at,
+    )
+
+
+def windowed(  # noqa: PLR0913  all but three are keyword-only
+    model: LanguageModel,
+    split: Split,
+    hardware: Hardware,
+    *,
+    window: int,
+    stride: int,
+    batch: int = 8,
+    protocol: str = "bytes",
+    progress: bool = False,
+) -> Evaluation:
+    """Read `window` tokens from a fresh state for every `stride` tokens that are scored."""
+    tokens = _tokens(split)
+    if batch < 1:
+        raise UserError(f"batch {batch} must be at least 1")
+    # The first window alone is scored whole, so it would make its batch's softmax needlessly wide.
+    first, *rest = sliding(tokens, window, stride)
+    groups = [[first], *(rest[at : at + batch] for at in range(0, len(rest), batch))]
+    started_at, total = time.perf_counter(), _zero(hardware)
+    with measuring(model, hardware), _bar(tokens, progress) as bar:
+        for group in groups:
+            total += _window_nats(model, split, group)
+            bar.update(sum(item.end - item.scored for item in group))
+        loss_nats = total.item()
+    return Evaluation(
+        loss_nats=loss_nats,
+        tokens=tokens,
+        size_bytes=split.size_bytes,
+        words=split.words,
+        protocol=protocol,
+        how=f"window {window}, stride {stride}",
+        elapsed_s=time.perf_counter() - started_at,
+    )
+
+
+def _window_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:
+    inputs_BT, targets_BT = (on_device(array, model.device) for array in read(split, group))
+    out: Output = model(inputs_BT, model.initial_state(len(group)))
+    scored = max(window.end - window.scored for window in group)
+    nats_BT = model.head.nats(out.hidden_BTD[:, -scored:], targets_BT[:, -scored:])
+    return nats_BT.sum(dtype=torch.float64)
+
+
+def _tokens(split: Split) -> int:
+    if len(split.ids) == 0:
+        raise UserError("there is nothing to evaluate: the split is empty")
+    return len(split.ids)
+
+
+def _zero(hardware: Hardware) -> Tensor:
+    # Summed where it is made: fetching each segment's loss would make the device wait.
+    return torch.zeros((), dtype=torch.float64, device=hardware.device)
+
+
+def _bar(tokens: int, progress: bool) -> "tqdm[Any]":
+    # None: tqdm stays silent when nobody watches.
+    disable = None if progress else True
+    return tqdm(total=tokens, unit="tok", unit_scale=True, desc="evaluate", disable=disable)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,79 @@
+"""Pieces of a split that a model reads from a fresh state."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparing.data.stream import IGNORED
+from sparing.data.tokens import Split
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.models.api import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Targets [begin, end) of a split, of which only [scored, end) count."""
+
+    begin: int
+    scored: int
+    end: int
+
+
+def sliding(tokens: int, window: int, stride: int) -> Iterator[Window]:
+    """Equally long windows whose scored parts cover every token once."""
+    if not 1 <= stride <= window:
+        raise UserError(f"stride {stride} must lie between 1 and the window, {window}")
+    end = min(window, tokens)
+    yield Window(0, 0, end)
+    while end < tokens:
+        scored, end = end, min(end + stride, tokens)
+        yield Window(end - window, scored, end)
+
+
+def spread(tokens: int, length: int, count: int) -> list[Window]:
+    """At most `count` different windows, evenly spread; each has a token before its first."""
+    if min(length, count) < 1:
+        raise UserError(f"need at least one window of one token, not {count} of {length}")
+    if length >= tokens:
+        raise UserError(f"a context of {length} tokens does not fit; at most {tokens - 1} do")
+    begins = np.unique(np.linspace(1, tokens - length, count).round().astype(np.int64))
+    return [Window(int(begin), int(begin), int(begin) + length) for begin in begins]
+
+
+def read(split: Split, windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of equally long windows, lane by lane; unscored targets are ignored."""
+    length = windows[0].end - windows[0].begin
+    inputs_BT = np.empty((len(windows), length), dtype=np.int64)
+    targets_BT = np.empty_like(inputs_BT)
+    for lane, window in enumerate(windows):
+        targets_BT[lane] = split.ids[window.begin : window.end]
+        inputs_BT[lane, 0] = split.ids[window.begin - 1] if window.begin else split.start
+        inputs_BT[lane, 1:] = targets_BT[lane, :-1]
+        targets_BT[lane, : window.scored - window.begin] = IGNORED
+    return inputs_BT, targets_BT
+
+
+def on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy without making the host wait for the device."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+@contextmanager
+def measuring(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
+    """No dropout, no gradients, the hardware's precision; the model's mode is put back."""
+    training = model.training
+    model.eval()
+    try:
+        # Not inference_mode: a table that a model caches in here must still serve training.
+        with torch.no_grad(), hardware.autocast():
+            yield
+    finally:
+        model.train(training)

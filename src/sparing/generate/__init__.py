@@ -1,0 +1,1 @@
+"""Letting a trained model write: sampling, decoding, text."""

@@ -1,0 +1,130 @@
+"""Raw text in, raw text out: whole characters only, and nothing after a stop string."""
+
+import codecs
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sparing.data.vocab import Vocab
+from sparing.device import Hardware
+from sparing.generate.decode import GenerationConfig, stream_tokens
+from sparing.models.api import LanguageModel
+
+Finish = Literal["length", "stop"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """What a model wrote after a prompt."""
+
+    prompt: bytes
+    text: str
+    tokens: int
+    """Tokens written, those of the stop string included."""
+    elapsed_s: float
+    finish: Finish
+
+
+class Transcript:
+    """Text that grows by bytes, released as far as it is certain.
+
+    Held back are an unfinished character and an end that may be the beginning of a stop string.
+    The text released does not depend on how its bytes were cut into pieces.
+    """
+
+    def __init__(self, prompt: bytes, stop: Sequence[str]) -> None:
+        self.stopped = False
+        self._stop = tuple(stop)
+        self._held = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        # A character begun by the prompt is finished by the first bytes written after it.
+        self._decoder.decode(prompt)
+
+    def push(self, piece: bytes, *, final: bool = False) -> str:
+        """Add bytes and return the text that became certain; `final` releases what is held."""
+        self._held += self._decoder.decode(piece, final)
+        ends = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if ends:
+            # The first to be complete wins; of several that end there, the longest.
+            self.stopped = True
+            return self._release(min(ends)[1])
+        return self._release(len(self._held) - (0 if final else self._uncertain()))
+
+    def _release(self, count: int) -> str:
+        released, self._held = self._held[:count], self._held[count:]
+        return released
+
+    def _uncertain(self) -> int:
+        """Characters at the end that a stop string may begin with."""
+        longest = max((len(stop) - 1 for stop in self._stop), default=0)
+        for count in range(min(longest, len(self._held)), 0, -1):
+            if any(stop.startswith(self._held[-count:]) for stop in self._stop):
+                return count
+        return 0
+
+
+class Draft:
+    """A completion in the making."""
+
+    def __init__(self, prompt: bytes, stop: Sequence[str]) -> None:
+        self.transcript = Transcript(prompt, stop)
+        self._prompt, self._pieces, self._tokens = prompt, list[str](), 0
+        self._started_at = self._ended_at = time.perf_counter()
+
+    def add(self, piece: bytes) -> None:
+        """Add a token, unless a stop string has ended the text."""
+        if self.transcript.stopped:
+            return
+        self._pieces.append(self.transcript.push(piece))
+        self._tokens += 1
+        self._ended_at = time.perf_counter()
+
+    def completion(self) -> Completion:
+        """The text so far, as it will stay."""
+        if not self.transcript.stopped:
+            self._pieces.append(self.transcript.push(b"", final=True))
+        return Completion(
+            prompt=self._prompt,
+            text="".join(self._pieces),
+            tokens=self._tokens,
+            elapsed_s=self._ended_at - self._started_at,
+            finish="stop" if self.transcript.stopped else "length",
+        )
+
+
+def stream_text(
+    model: LanguageModel,
+    vocab: Vocab,
+    prompt: bytes,
+    config: GenerationConfig,
+    hardware: Hardware,
+) -> Iterator[str]:
+    """Yield the continuation of `prompt` piece by piece, as soon as each is certain."""
+    transcript = Transcript(prompt, config.stop)
+    ids = [vocab.encode(prompt)]
+    for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
+        if piece := transcript.push(vocab.token_bytes(int(step[0]))):
+            yield piece
+        if transcript.stopped:
+            return
+    if piece := transcript.push(b"", final=True):
+        yield piece
+
+
+def complete(
+    model: LanguageModel,
+    vocab: Vocab,
+    prompts: Sequence[bytes],
+    config: GenerationConfig,
+    hardware: Hardware,
+) -> list[Completion]:
+    """Continue every prompt as it would be alone (prompt i draws with seed + i)."""
+    drafts = [Draft(prompt, config.stop) for prompt in prompts]
+    ids = [vocab.encode(prompt) for prompt in prompts]
+    for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
+        for draft, token in zip(drafts, step, strict=True):
+            draft.add(vocab.token_bytes(int(token)))
+        if all(draft.transcript.stopped for draft in drafts):
+            break
+    return [draft.completion() for draft in drafts]

@@ -1,0 +1,18 @@
+"""Model families: the config class and the model class of each, by name."""
+
+from typing import Any, NamedTuple
+
+from sparing.models.api import LanguageModel
+from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+
+
+class Family(NamedTuple):
+    """A config class and the model built from it."""
+
+    config: type[Any]
+    model: type[LanguageModel]
+
+
+FAMILIES = {
+    "sha_rnn": Family(SHARNNConfig, SHARNN),
+}

@@ -1,0 +1,111 @@
+"""What the rest of the house may rely on in a model. Nothing outside `models` asks for a family."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparing.nn.head import IGNORED, Head
+from sparing.nn.state import State, detached, joined, lanes, size_bytes
+
+__all__ = [
+    "IGNORED",
+    "Head",
+    "LanguageModel",
+    "Output",
+    "ParameterGroup",
+    "State",
+    "detached",
+    "joined",
+    "lanes",
+    "size_bytes",
+]
+
+
+class Output(NamedTuple):
+    """What one segment yields."""
+
+    hidden_BTD: Tensor
+    state: State
+    """To be carried into the next segment."""
+    penalty: Tensor
+    """Nats per token added to the training loss (span loss, architecture cost); often zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Parameters an optimizer should treat alike."""
+
+    role: str
+    """`matrix` (weights between hidden layers), `table` (embedding, head) or `vector` (the rest)."""
+    blocks: int
+    """Square-ish matrices stacked along the rows: 4 for the gates of an LSTM, else 1."""
+    named: tuple[tuple[str, nn.Parameter], ...]
+
+
+class LanguageModel(nn.Module):
+    """A causal model of token sequences, in segments, with state carried between them.
+
+    The same `forward` trains, evaluates, prefills a prompt and decodes one token at a time.
+    """
+
+    head: Head
+
+    def initial_state(self, batch: int) -> State:
+        """The state before the first token, lane axis first, on the model's device."""
+        raise NotImplementedError
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """Read one segment of at least one token per lane."""
+        raise NotImplementedError
+
+    def after_step(self) -> None:  # noqa: B027  most models have nothing to do here
+        """Called after every optimizer step, e.g. to clamp what must stay in range."""
+
+    def telemetry(self) -> dict[str, float]:
+        """Numbers about the model worth a curve, e.g. the span of each head."""
+        return {}
+
+    def collapse(self) -> None:  # noqa: B027  most models are deployed as they are trained
+        """Fold away, in place, what only training needs; the function stays the same."""
+
+    def compile_parts(self) -> None:  # noqa: B027  a model may gain nothing
+        """Compile, in place, the parts that gain from `torch.compile`."""
+
+    def flops_per_token(self) -> float:
+        """Floating-point operations of matrix products in one forward pass, memory full."""
+        raise NotImplementedError
+
+    def state_numbers(self) -> int:
+        """Numbers carried per lane once every memory is full."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Every trainable parameter in exactly one group."""
+        found: dict[tuple[str, int], list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in self.named_parameters():
+            found.setdefault(self._role(name, parameter), []).append((name, parameter))
+        return [
+            ParameterGroup(role, blocks, tuple(named)) for (role, blocks), named in found.items()
+        ]
+
+    def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
+        owner = self.get_submodule(name.rpartition(".")[0])
+        if parameter.ndim != 2:
+            return "vector", 1
+        if isinstance(owner, nn.Embedding) or owner is self.head:
+            return "table", 1
+        return "matrix", stacked_blocks(owner, name)
+
+
+def stacked_blocks(owner: Any, name: str) -> int:
+    """How many matrices a recurrent layer keeps in one tensor."""
+    if isinstance(owner, nn.RNNBase) and "weight" in name:
+        return {"LSTM": 4, "GRU": 3}.get(owner.mode, 1)
+    return int(getattr(owner, "stacked_blocks", 1))

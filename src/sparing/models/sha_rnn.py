@@ -1,0 +1,279 @@
+"""SHA-RNN: LSTM blocks, single-headed attention over a long memory, Boom (arXiv:1911.11423).
+
+Axes: B batch, T segment, M memory, S = M + T keys, D dim. The defaults are what the public code
+computes; where the paper's figures differ, the difference is a named setting.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.attention import SingleHeadAttention, compute_dtype
+from sparing.nn.feedforward import Boom, Gelu
+from sparing.nn.gate import GateKind
+from sparing.nn.head import SoftmaxHead
+from sparing.nn.recurrent import CORES, CoreKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SHARNNConfig:
+    """Settings of the family; the defaults are the enwik8 model with one attention layer."""
+
+    vocab_size: int
+    """Symbols the model reads and predicts."""
+    dim: int = 1024
+    """Width of the embedding, the recurrent layers and the attention."""
+    depth: int = 4
+    """Blocks."""
+    boom_dim: int = 4096
+    """Width inside Boom, a multiple of `dim`."""
+    attention_at: tuple[int, ...] = (2,)
+    """Blocks, counted from 0, that attend to memory; none at all is allowed."""
+    memory: int = 5000
+    """Positions a segment may attend to, its own included; 0 switches attention off."""
+    core: CoreKind = "lstm"
+    """Recurrent layer of each block."""
+    dropout_input: float = 0.1
+    """Dropout on the embedding."""
+    dropout_hidden: float = 0.1
+    """Dropout inside the blocks."""
+    dropout_output: float = 0.1
+    """Dropout before the softmax."""
+    residual: bool = False
+    """Add the block's input to the recurrent layer's output (the original does not)."""
+    skip: Literal["normed", "raw"] = "normed"
+    """What the skip path carries: the normalised vector (original), or the raw one (pre-norm)."""
+    boom_norm: Literal["twin", "single"] = "twin"
+    """Separate norms for Boom's input and its skip path (code), or one for both (figure 1)."""
+    wiring: Literal["code", "figure"] = "code"
+    """Attention's inputs as the code has them, or as figure 1 draws them."""
+    gate: GateKind = "overparam"
+    """Value gate: the code's, the paper's formula, or a plain vector (what is deployed)."""
+    gelu: Gelu = "sigmoid"
+    """Form of GELU inside Boom."""
+    bias: bool = True
+    """Biases in Boom, query and softmax (the figures show none)."""
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= layer < self.depth for layer in self.attention_at):
+            raise ValueError(f"attention_at {self.attention_at} must name blocks below {self.depth}")
+        if self.boom_dim % self.dim:
+            raise ValueError(f"boom_dim {self.boom_dim} must be a multiple of dim {self.dim}")
+        if min(self.vocab_size, self.dim, self.depth) < 1 or self.memory < 0:
+            raise ValueError("vocab_size, dim and depth must be positive, memory not negative")
+
+
+class Attend(nn.Module):
+    """The attention half of a block: two norms of one vector, and the head."""
+
+    def __init__(self, c: SHARNNConfig) -> None:
+        super().__init__()
+        self.memory, self.skip, self.wiring = c.memory, c.skip, c.wiring
+        self.norm_query, self.norm_memory = _norm(c.dim), _norm(c.dim)
+        self.attention = SingleHeadAttention(
+            c.dim, dropout=c.dropout_hidden, gate=c.gate, bias=c.bias
+        )
+        self.dropout = nn.Dropout(c.dropout_hidden)
+
+    def forward(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """The block's stream after attention, and the memory to carry on."""
+        normed_BTD = self.norm_query(hidden_BTD)
+        skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
+        if self.memory == 0:
+            return skip_BTD, memory_BMD
+        stored_BSD = self.extend(hidden_BTD, memory_BMD)
+        source_BTD, keys_BSD = self._inputs(hidden_BTD, normed_BTD, stored_BSD)
+        mixed_BTD = self.attention(source_BTD, keys_BSD, stored_BSD)
+        return skip_BTD + self.dropout(mixed_BTD), stored_BSD[:, -self.memory :].detach()
+
+    def extend(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
+        """Memory followed by this segment's own entries: at most `memory` of them if they fit."""
+        fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
+        # Keys and values enter matrix products only, so storing them in the products' own
+        # precision changes nothing and halves the memory.
+        fresh_BTD = fresh_BTD.to(compute_dtype(fresh_BTD))
+        room = max(0, self.memory - hidden_BTD.size(1))
+        kept_BMD = memory_BMD[:, max(0, memory_BMD.size(1) - room) :]
+        return torch.cat([kept_BMD.to(fresh_BTD.dtype), fresh_BTD], dim=1)
+
+    def focus(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
+        """Attention weights (B, T, S) of this segment."""
+        stored_BSD = self.extend(hidden_BTD, memory_BMD)
+        inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
+        return self.attention.focus(*inputs)
+
+    def _inputs(
+        self, hidden_BTD: Tensor, normed_BTD: Tensor, stored_BSD: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.wiring == "code":
+            return normed_BTD, stored_BSD
+        return hidden_BTD, self.norm_memory(stored_BSD).to(stored_BSD.dtype)
+
+
+class Expand(nn.Module):
+    """The Boom half of a block."""
+
+    def __init__(self, c: SHARNNConfig) -> None:
+        super().__init__()
+        self.skip = c.skip
+        self.norm_input = _norm(c.dim)
+        self.norm_skip = _norm(c.dim) if c.boom_norm == "twin" and c.skip == "normed" else None
+        self.boom = Boom(c.dim, c.boom_dim, dropout=c.dropout_hidden, form=c.gelu, bias=c.bias)
+        self.dropout = nn.Dropout(c.dropout_hidden)
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """Shape is kept."""
+        normed_BTD = self.norm_input(hidden_BTD)
+        skip_BTD = normed_BTD if self.norm_skip is None else self.norm_skip(hidden_BTD)
+        if self.skip == "raw":
+            skip_BTD = hidden_BTD
+        return skip_BTD + self.dropout(self.boom(normed_BTD))
+
+
+class Block(nn.Module):
+    """Norm, recurrent layer, attention where this block has it, Boom."""
+
+    def __init__(self, c: SHARNNConfig, *, attends: bool) -> None:
+        super().__init__()
+        self.residual = c.residual
+        self.norm = _norm(c.dim)
+        self.core = CORES[c.core](c.dim)
+        self.dropout = nn.Dropout(c.dropout_hidden)
+        self.attend = Attend(c) if attends else None
+        self.expand = Expand(c)
+
+    def recur(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """The recurrent half."""
+        before = tuple(state[name] for name in self.core.state_names)
+        y_BTD, after = self.core(self.norm(hidden_BTD), before)
+        y_BTD = self.dropout(y_BTD)
+        if self.residual:
+            y_BTD = hidden_BTD + y_BTD
+        return y_BTD, dict(zip(self.core.state_names, (x.detach() for x in after), strict=True))
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """`state` holds this block's tensors only."""
+        hidden_BTD, carried = self.recur(hidden_BTD, state)
+        if self.attend is not None:
+            hidden_BTD, carried["memory"] = self.attend(hidden_BTD, state["memory"])
+        return self.expand(hidden_BTD), carried
+
+
+class SHARNN(LanguageModel):
+    """Single Headed Attention RNN."""
+
+    head: SoftmaxHead
+
+    def __init__(self, config: SHARNNConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.blocks = nn.ModuleList(
+            Block(config, attends=layer in config.attention_at) for layer in range(config.depth)
+        )
+        self.head = SoftmaxHead(self.embedding.weight, bias=config.bias)
+        self.dropout_input = nn.Dropout(config.dropout_input)
+        self.dropout_output = nn.Dropout(config.dropout_output)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small normal matrices and embedding, zero biases; norms and LSTMs keep torch's defaults.
+
+        The seed's hook never reaches the norms, so their gains start at 1.
+        """
+        std = 0.1 / math.sqrt(self.config.dim)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def initial_state(self, batch: int) -> State:
+        """Zero hidden vectors and empty memories."""
+        c, state = self.config, State()
+        for layer, block in self._numbered():
+            for name in block.core.state_names:
+                state[f"blocks.{layer}.{name}"] = self.head.weight.new_zeros(batch, c.dim)
+            if block.attend is not None:
+                state[f"blocks.{layer}.memory"] = self.head.weight.new_zeros(batch, 0, c.dim)
+        return {name: tensor.detach() for name, tensor in state.items()}
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`. State is cut from the graph: gradients stay inside the segment."""
+        hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), State()
+        for layer, block in self._numbered():
+            hidden_BTD, after = block(hidden_BTD, self._of_block(state, layer))
+            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+        hidden_BTD = self.dropout_output(hidden_BTD)
+        return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
+
+    @torch.no_grad()
+    def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
+        """Attention weights (B, T, S) of every attending block for one segment."""
+        hidden_BTD, weights = self.embedding(tokens_BT), {}
+        for layer, block in self._numbered():
+            own = self._of_block(state, layer)
+            if block.attend is not None and block.attend.memory > 0:
+                weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own["memory"])
+            hidden_BTD, _ = block(hidden_BTD, own)
+        return weights
+
+    def collapse(self) -> None:
+        """Fold the over-parameterised value gates into vectors."""
+        for _, block in self._numbered():
+            if block.attend is not None:
+                block.attend.attention.collapse()
+        self.config = replace(self.config, gate="vector")
+
+    def compile_parts(self) -> None:
+        """Everything but the recurrent layers, which dynamo does not enter."""
+        for _, block in self._numbered():
+            block.expand.compile(dynamic=True)
+            if block.attend is not None:
+                block.attend.compile(dynamic=True)
+
+    def flops_per_token(self) -> float:
+        """Two per multiply-add of recurrent layers, Boom, attention and softmax."""
+        c = self.config
+        recurrent = sum(p.numel() for b in self.blocks for n, p in b.core.named_parameters() if p.ndim == 2)  # type: ignore[union-attr]  # noqa: E501
+        boom = c.depth * c.dim * c.boom_dim
+        attending = len(c.attention_at) if c.memory else 0
+        attention = attending * (c.dim**2 + 2 * c.memory * c.dim)
+        return 2.0 * (recurrent + boom + attention + c.vocab_size * c.dim)
+
+    def state_numbers(self) -> int:
+        """Recurrent vectors and full memories."""
+        c = self.config
+        vectors = sum(len(block.core.state_names) for _, block in self._numbered())
+        return c.dim * (vectors + len(c.attention_at) * c.memory)
+
+    def telemetry(self) -> dict[str, float]:
+        """Size of each value gate: how much of its memory a block lets through."""
+        return {
+            f"value_gate.{layer}": float(block.attend.attention.value_gate().detach().abs().mean())
+            for layer, block in self._numbered()
+            if block.attend is not None
+        }
+
+    def _numbered(self) -> Iterator[tuple[int, Block]]:
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            yield layer, block
+
+    @staticmethod
+    def _of_block(state: State, layer: int) -> State:
+        prefix = f"blocks.{layer}."
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in state.items()
+            if name.startswith(prefix)
+        }
+
+
+def _norm(dim: int) -> nn.LayerNorm:
+    return nn.LayerNorm(dim, eps=1e-12)

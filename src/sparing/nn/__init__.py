@@ -1,0 +1,1 @@
+"""Bricks built from plain numbers, never from a model's config."""

@@ -1,0 +1,29 @@
+"""The definition, in plain torch. Head widths above 256 exclude the fused kernels of SDPA, so two
+matrix products around a softmax are also the fast way on today's GPUs."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def single_head_attention(
+    query_BTD: Tensor, keys_BSD: Tensor, values_BSD: Tensor, *, dropout: float = 0.0
+) -> Tensor:
+    """See the package's docstring."""
+    scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
+    if query_BTD.size(1) > 1:
+        scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
+    weights_BTS = F.dropout(torch.softmax(scores_BTS, dim=-1), dropout, training=dropout > 0)
+    return torch.bmm(weights_BTS.to(values_BSD.dtype), values_BSD)
+
+
+def attention_weights(query_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
+    """The weights themselves (B, T, S): what the head looks at."""
+    scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
+    return torch.softmax(scores_BTS.masked_fill(_future(scores_BTS), float("-inf")), dim=-1)
+
+
+def _future(scores_BTS: Tensor) -> Tensor:
+    _, segment, keys = scores_BTS.shape
+    query_T1 = torch.arange(segment, device=scores_BTS.device)[:, None] + (keys - segment)
+    return torch.arange(keys, device=scores_BTS.device)[None, :] > query_T1

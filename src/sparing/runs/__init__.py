@@ -1,0 +1,1 @@
+"""Runs: where settings meet objects."""

@@ -1,0 +1,27 @@
+"""Objects from settings."""
+
+import torch
+
+from sparing.device import Hardware
+from sparing.models import FAMILIES
+from sparing.models.api import LanguageModel
+from sparing.runs.config import RunConfig
+
+
+def build_model(run: RunConfig, device: torch.device | str = "cpu") -> LanguageModel:
+    """A freshly initialised model; `meta` builds its shape without its weights.
+
+    Weights are drawn on the CPU, so that a seed means the same weights on every device.
+    """
+    family = FAMILIES[run.family]
+    if str(device) == "meta":
+        with torch.device("meta"):
+            return family.model(run.model)
+    return family.model(run.model).to(device)
+
+
+def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> LanguageModel:
+    """Compile what gains, where it gains: on a GPU."""
+    if compiled and hardware.device.type == "cuda":
+        model.compile_parts()
+    return model

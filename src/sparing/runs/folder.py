@@ -1,0 +1,101 @@
+"""The run folder: what a run leaves behind, and the way back in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparing import files
+from sparing.data.vocab import Vocab, vocab_from_json
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.models.api import LanguageModel
+from sparing.runs import config as run_config
+from sparing.runs.build import build_model
+from sparing.runs.config import RunConfig
+from sparing.train import checkpoint
+from sparing.train.loop import load_model_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """The journal."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints `last`, `previous` and `best`."""
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        """Folder of pictures."""
+        return self.path / "plots"
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the folder, without its suffix."""
+        return files.read_json(self.path / f"{name}.json")
+
+    def write(self, name: str, data: Any) -> None:
+        """Replace a JSON file of the folder."""
+        files.write_json(self.path / f"{name}.json", data)
+
+    def config(self) -> RunConfig:
+        """The run's complete settings."""
+        try:
+            return run_config.from_json(self.read("config"))
+        except UserError as problem:
+            raise UserError(f"{self.path / 'config.json'}: {problem}") from None
+
+    def vocab(self) -> Vocab:
+        """The vocabulary the run was trained with."""
+        return vocab_from_json(self.read("vocab"))
+
+    def note_results(self, results: Mapping[str, Any]) -> None:
+        """Add figures to results.json."""
+        old = self.read("results") if (self.path / "results.json").exists() else {}
+        self.write("results", {**old, **results})
+
+
+def create(path: Path, run: RunConfig, vocab: Vocab, provenance: Mapping[str, Any]) -> RunFolder:
+    """Lay out a new run; config.json is written last, so that a folder with one is complete."""
+    folder = RunFolder(path)
+    folder.write("provenance", provenance)
+    folder.write("vocab", vocab.to_json())
+    folder.write("config", run_config.to_json(run))
+    return folder
+
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is a run folder."""
+    return (path / "config.json").is_file()
+
+
+def open_run(path: Path) -> RunFolder:
+    """An existing run folder."""
+    if not is_run(path):
+        what = "is not a run folder (no config.json)" if path.exists() else "does not exist"
+        raise UserError(f"run {path} {what}; `sparing train RECIPE --out {path}` makes one")
+    return RunFolder(path)
+
+
+def load_model(
+    folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
+) -> LanguageModel:
+    """The trained model, ready to evaluate; `run` may differ in what weights do not depend on.
+
+    Takes the best checkpoint unless another is named, or the last where there is no best yet.
+    """
+    if name is None:
+        name = "best" if checkpoint.exists(folder.checkpoints, "best") else "last"
+    stored = folder.config()
+    loaded = checkpoint.load(folder.checkpoints, name, stored.identity())
+    model = build_model(run or stored)
+    load_model_tensors(model, loaded.tensors["model"])
+    return model.to(hardware.device).eval()

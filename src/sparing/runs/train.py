@@ -1,0 +1,155 @@
+"""One run from settings to results."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sparing import device
+from sparing.config import differences
+from sparing.data.stream import Cursor, Stream, StreamConfig
+from sparing.data.tokens import Tokens, first_bytes, prepare
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.loss import carried
+from sparing.files import locked
+from sparing.models.api import LanguageModel
+from sparing.runs.build import build_model, prepare_for
+from sparing.runs.config import RunConfig, for_vocab, to_json
+from sparing.runs.folder import RunFolder, create, is_run, open_run
+from sparing.runs.provenance import provenance
+from sparing.train import checkpoint, journal
+from sparing.train.checkpoint import Checkpoint
+from sparing.train.journal import Journal
+from sparing.train.loop import Desk, Training, fit, restore, second_pass
+from sparing.train.optim import build_optimizer
+from sparing.train.progress import Bar
+from sparing.train.scale import LossScale
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainOptions:
+    """What belongs to this call rather than to the run."""
+
+    device: str = "auto"
+    resume: bool = False
+    checkpoint: str = "last"
+    source: Path | None = None
+    """Local copy of the corpus."""
+    progress: bool = True
+
+
+def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
+    """Train into `path`; returns 0, or the number of the signal that ended it early."""
+    hardware = device.pick(options.device, run.train.precision)
+    if is_run(path) and not options.resume:
+        raise UserError(f"{path} already holds a run; add --resume to go on, or change --out")
+    if options.resume and not is_run(path):
+        raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
+    tokens = prepare(run.data, options.source, progress=options.progress)
+    run = for_vocab(run, tokens.vocab.size)
+    with locked(path):
+        training, folder = _start(run, path, tokens, hardware, options)
+        desk = _desk(run, folder, tokens, hardware, options)
+        try:
+            signal = fit(training, run.train, run.schedule, desk)
+        finally:
+            desk.bar.close()
+            desk.journal.close()
+        folder.note_results(_summary(training, folder))
+    return signal
+
+
+def _start(
+    run: RunConfig, path: Path, tokens: Tokens, hardware: Hardware, options: TrainOptions
+) -> tuple[Training, RunFolder]:
+    """A new run, or an old one as it stood at its checkpoint."""
+    device.seed_everything(run.train.seed)
+    training = _training(run, tokens, hardware)
+    record = provenance(hardware, run.train.seed)
+    if not options.resume:
+        return training, create(path, run, tokens.vocab, record)
+    folder = open_run(path)
+    before = folder.config()
+    if checkpoint.exists(folder.checkpoints, options.checkpoint):
+        saved = checkpoint.load(folder.checkpoints, options.checkpoint, run.identity())
+        if before.optim != run.optim or before.schedule != run.schedule:
+            second_pass(training, saved)
+        else:
+            restore(training, saved)
+        training.stream = _stream(run, tokens, training.progress.cursor)
+    journal.rewind(folder.metrics, training.progress.step)
+    if before != run:
+        record["resumed_with"] = differences(before, run)
+        folder.write("config", to_json(run))
+    folder.write("provenance", record)
+    return training, folder
+
+
+def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
+    model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
+    split = tokens.split("train")
+    return Training(
+        model=model,
+        optimizer=build_optimizer(model, run.optim),
+        stream=_stream(run, tokens, Cursor(0, 0, 0)),
+        hardware=hardware,
+        scale=LossScale.for_precision(hardware.precision),
+        state=model.initial_state(run.train.batch),
+        clip=run.optim.clip,
+        bytes_per_token=split.size_bytes / len(split.ids),
+    )
+
+
+def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
+    t = run.train
+    settings = StreamConfig(
+        batch=t.batch, segment=t.segment, randomised=t.randomised, seed=t.seed
+    )
+    return Stream(tokens.split("train"), settings, cursor=cursor)
+
+
+def _desk(
+    run: RunConfig, folder: RunFolder, tokens: Tokens, hardware: Hardware, options: TrainOptions
+) -> Desk:
+    identity = run.identity()
+
+    def load(name: str) -> Checkpoint | None:
+        if not checkpoint.exists(folder.checkpoints, name):
+            return None
+        return checkpoint.load(folder.checkpoints, name, identity)
+
+    return Desk(
+        journal=Journal(folder.metrics, folder.path / "tensorboard"),
+        bar=Bar(shown=options.progress),
+        save=lambda name, saved: checkpoint.save(folder.checkpoints, name, saved, identity),
+        load=load,
+        judge=partial(_judge, run, tokens, hardware),
+    )
+
+
+def _judge(
+    run: RunConfig, tokens: Tokens, hardware: Hardware, model: LanguageModel
+) -> dict[str, Any]:
+    split = tokens.split("valid")
+    if run.train.evaluate_bytes is not None:
+        split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
+    e = run.evaluate
+    return carried(model, split, hardware, batch=e.batch, segment=e.segment).to_json()
+
+
+def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
+    """The run's figures so far, from its journal."""
+    p, entries = training.progress, journal.read(folder.metrics)
+    valid = [entry for entry in entries if entry["kind"] == "valid"]
+    best = min(valid, key=lambda entry: entry["nats_per_token"], default=None)
+    return {
+        "training": {
+            "steps": p.step,
+            "tokens": p.tokens,
+            "elapsed_s": p.elapsed_s,
+            "tokens_per_s": p.tokens / max(p.elapsed_s, 1e-9),
+            "peak_bytes": training.hardware.peak_bytes(),
+        },
+        "valid": best,
+    }

@@ -1,0 +1,1 @@
+"""Training: one loop, and what it is made of."""

@@ -1,0 +1,54 @@
+"""How long a run trains, on how much text at a time, and what it writes down."""
+
+from dataclasses import dataclass
+
+from sparing.device import Precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """Settings of the loop."""
+
+    batch: int = 16
+    """Lanes: contiguous streams of text read side by side."""
+    segment: int = 1024
+    """Tokens per lane and step; gradients do not reach further back."""
+    randomised: bool = False
+    """Draw each segment's length as SHA-RNN does, instead of always taking `segment`."""
+    batch_split: int = 1
+    """Pieces the batch is cut into to save memory; the update is the same."""
+    steps: int | None = None
+    """Stop after this many updates."""
+    epochs: float | None = None
+    """Stop after this many passes over the training text."""
+    minutes: float | None = None
+    """Stop after this much time, learning rate annealed to the end of it."""
+    seed: int = 1111
+    """Seeds weights, dropout and segment lengths."""
+    precision: Precision = "auto"
+    """Precision of matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    compiled: bool = True
+    """Compile the parts that gain from it (on a GPU)."""
+    log_every: int = 10
+    """Steps between two entries of the journal."""
+    evaluate_every: int = 0
+    """Steps between two evaluations on the valid split; 0: after each epoch and at the end."""
+    evaluate_bytes: int | None = None
+    """Evaluate on this many first bytes of the valid split while training; all by default."""
+    checkpoint_every: int = 500
+    """Steps between two checkpoints."""
+    bad_steps: int = 3
+    """Non-finite losses in a row before the run goes back to its last checkpoint."""
+
+    def __post_init__(self) -> None:
+        positive = ("batch", "segment", "batch_split", "log_every", "checkpoint_every", "bad_steps")
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("steps", "epochs", "minutes"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ValueError(f"train.{name} must be positive, not {getattr(self, name)}")
+        if self.batch % self.batch_split:
+            raise ValueError(f"train.batch_split {self.batch_split} must divide {self.batch}")
+        if self.steps is None and self.epochs is None and self.minutes is None:
+            raise ValueError("one of train.steps, train.epochs and train.minutes must be set")

@@ -1,0 +1,76 @@
+"""The diary of a run: metrics.jsonl, append only, and TensorBoard beside it."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparing.files import writing
+
+TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "at")
+"""Fields that differ from run to run even when every number of the training is the same."""
+
+
+class Journal:
+    """Appends one JSON line per entry. Lines written after a checkpoint are dropped on resume."""
+
+    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
+        self.path = path
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  lives as long as the run
+        self._board = _board(tensorboard) if tensorboard else None
+
+    def note(self, kind: str, step: int, **fields: Any) -> None:
+        """Write one entry: `train`, `valid`, or `event`."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **fields}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in _numbers(fields):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def sync(self) -> None:
+        """Push all entries to the disk: a checkpoint must not outlive the lines before it."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Finish writing."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All complete entries; a last line cut by a kill is left out."""
+    entries = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                break
+    return entries
+
+
+def rewind(path: Path, step: int) -> None:
+    """Drop what was noted after `step`, so that the resumed run writes it once."""
+    kept = [entry for entry in read(path) if entry["step"] <= step]
+    with writing(path) as scratch:
+        scratch.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+
+
+def _numbers(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{where}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{where}{name}", float(value)
+
+
+def _board(folder: Path) -> Any:
+    """A TensorBoard writer, or None where the package is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]  # torch leaves it untyped

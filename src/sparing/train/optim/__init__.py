@@ -1,0 +1,19 @@
+"""Optimizers, built from settings and saved as plain tensors."""
+
+from sparing.train.optim.build import build_optimizer
+from sparing.train.optim.clip import clip_
+from sparing.train.optim.config import OptimConfig
+from sparing.train.optim.lamb import Lamb
+from sparing.train.optim.lookahead import Lookahead
+from sparing.train.optim.muon import Muon
+from sparing.train.optim.state import OptimizerSet
+
+__all__ = [
+    "Lamb",
+    "Lookahead",
+    "Muon",
+    "OptimConfig",
+    "OptimizerSet",
+    "build_optimizer",
+    "clip_",
+]

@@ -1,0 +1,128 @@
+"""Min-trust LAMB, the optimizer of SHA-RNN: LAMB (arXiv:1904.00962) whose trust has a floor."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+NORM_LIMIT = 10.0
+"""A weight norm above this counts as this."""
+
+
+class Moments(NamedTuple):
+    """Gradients and the running averages of them and of their squares, tensor by tensor."""
+
+    gradients: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+
+
+class Lamb(Optimizer):
+    """LAMB without bias correction; no value ever travels to the host."""
+
+    def __init__(  # noqa: PLR0913  the settings of LAMB
+        self,
+        params: ParamsT,
+        *,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        min_trust: float = 0.25,
+    ) -> None:
+        """A `min_trust` of 0 is LAMB without the floor."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "min_trust": min_trust,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
+        """Update every parameter that has a gradient."""
+        loss = torch.enable_grad()(closure)() if closure else None
+        for group in self.param_groups:
+            for parameters in _batches([p for p in group["params"] if p.grad is not None]):
+                self._update(parameters, group)
+        return loss
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        steps = self._directions(parameters, group)
+        ratios = trust(torch._foreach_norm(parameters), torch._foreach_norm(steps))
+        ratios = ratios.clamp(min=group["min_trust"])
+        for p, step, ratio in zip(parameters, steps, ratios.unbind(), strict=True):
+            p.addcmul_(step, ratio, value=-group["lr"])
+
+    def _directions(self, parameters: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Adam's step plus weight decay, after moving both averages on."""
+        given = Moments(
+            [p.grad for p in parameters if p.grad is not None],
+            [self.state[p]["exp_avg"] for p in parameters],
+            [self.state[p]["exp_avg_sq"] for p in parameters],
+        )
+        steps = list(torch._foreach_mul(parameters, group["weight_decay"]))
+        known = parameters[0].device.type in ("cpu", "cuda")
+        # The fused kernel walks through memory, not through the axes.
+        alike = all(
+            g.stride() == p.stride() for g, p in zip(given.gradients, parameters, strict=True)
+        )
+        add = add_adam_fused if known and alike else add_adam
+        add(steps, given, group["betas"], group["eps"])
+        return steps
+
+
+def trust(weight_norms: tuple[Tensor, ...], step_norms: tuple[Tensor, ...]) -> Tensor:
+    """Norm of the weights, limited, over that of the step; 1 where either is zero."""
+    weights = torch.stack(weight_norms).clamp(max=NORM_LIMIT)
+    steps = torch.stack(step_norms)
+    return torch.where((weights == 0) | (steps == 0), 1.0, weights / steps)
+
+
+def add_adam(totals: list[Tensor], given: Moments, betas: tuple[float, float], eps: float) -> None:
+    """Move both averages on and add mean / (sqrt(square) + eps) to `totals`: the definition."""
+    torch._foreach_lerp_(given.means, given.gradients, 1 - betas[0])
+    torch._foreach_mul_(given.squares, betas[1])
+    torch._foreach_addcmul_(given.squares, given.gradients, given.gradients, 1 - betas[1])
+    roots = torch._foreach_sqrt(given.squares)
+    torch._foreach_add_(roots, eps)
+    torch._foreach_addcdiv_(totals, given.means, roots)
+
+
+def add_adam_fused(
+    totals: list[Tensor], given: Moments, betas: tuple[float, float], eps: float
+) -> None:
+    """The same in one pass over memory, by torch's fused Adam."""
+    # At step infinity Adam's bias correction is a division by one.
+    endless = torch.full((), torch.inf, device=totals[0].device)
+    torch._fused_adam_(
+        totals,
+        given.gradients,
+        given.means,
+        given.squares,
+        [],
+        [endless] * len(totals),
+        lr=-1.0,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=0.0,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _batches(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """All at once where launches cost, one at a time where a small scratch stays in the cache."""
+    if parameters and parameters[0].device.type == "cpu":
+        yield from ([p] for p in parameters)
+    elif parameters:
+        yield parameters

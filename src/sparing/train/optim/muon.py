@@ -1,0 +1,103 @@
+"""Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): momentum made orthogonal."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic that pulls every singular value to about 1."""
+ITERATIONS = 5
+
+
+class _Update(NamedTuple):
+    parameter: Tensor
+    group: dict[str, Any]
+    blocks: Tensor
+
+
+class Muon(Optimizer):
+    """Muon with Nesterov momentum and decoupled weight decay, for matrices only.
+
+    `blocks` in a parameter group tells how many matrices its tensors stack along the rows; each
+    is made orthogonal by itself.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        *,
+        lr: float = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "blocks": 1}
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.ndim != 2 or p.size(0) % group["blocks"]:
+                    raise ValueError(
+                        f"Muon needs matrices of {group['blocks']} blocks, not {tuple(p.shape)}"
+                    )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
+        """Update every parameter that has a gradient."""
+        loss = torch.enable_grad()(closure)() if closure else None
+        alike: dict[torch.Size, list[_Update]] = {}
+        for group in self.param_groups:
+            for update in self._momentum(group):
+                alike.setdefault(update.blocks.shape[1:], []).append(update)
+        for updates in alike.values():
+            _apply(updates)
+        return loss
+
+    def _momentum(self, group: dict[str, Any]) -> list[_Update]:
+        parameters = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return []
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        buffers = [self.state[p]["momentum_buffer"] for p in parameters]
+        gradients = [p.grad for p in parameters]
+        torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        return [
+            _Update(p, group, update.reshape(group["blocks"], -1, p.size(1)))
+            for p, update in zip(parameters, ahead, strict=True)
+        ]
+
+
+def _apply(updates: list[_Update]) -> None:
+    """Step along the orthogonal form of equally shaped blocks, all found in one batch."""
+    every_NRC = orthogonal(torch.cat([update.blocks for update in updates]))
+    rows, columns = every_NRC.shape[1:]
+    scale = math.sqrt(max(1.0, rows / columns))
+    parts = torch.split(every_NRC, [update.blocks.size(0) for update in updates])
+    for update, part_NRC in zip(updates, parts, strict=True):
+        p, lr = update.parameter, update.group["lr"]
+        if update.group["weight_decay"]:
+            p.mul_(1 - lr * update.group["weight_decay"])
+        p.add_(part_NRC.reshape(p.shape), alpha=-lr * scale)
+
+
+def orthogonal(matrices_NRC: Tensor) -> Tensor:
+    """About U V^T of each matrix U S V^T: singular values end between 0.7 and 1.2.
+
+    Works in bfloat16 on CUDA and in float32 elsewhere, and returns that.
+    """
+    tall = matrices_NRC.size(1) > matrices_NRC.size(2)
+    x = matrices_NRC.mT if tall else matrices_NRC
+    x = x / (torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True) + 1e-7)
+    x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        mixed = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, mixed, x, beta=a)
+    return x.mT if tall else x

@@ -1,0 +1,23 @@
+"""Nats, bits per byte, perplexity: the only place where one becomes another."""
+
+import math
+
+
+def bits_per_byte(nats: float, size_bytes: int) -> float:
+    """Bits needed per byte of text, from the total nats of that text."""
+    return nats / math.log(2) / size_bytes
+
+
+def perplexity(nats: float, count: int) -> float:
+    """Exponential of the mean loss over `count` tokens or words; infinite when it overflows."""
+    mean = nats / count
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+def human_bytes(size: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

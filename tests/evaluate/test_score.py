@@ -1,0 +1,90 @@
+"""Scores of texts: alone or together, short or longer than a segment, the same."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparing.data.vocab import Bytes
+from sparing.errors import UserError
+from sparing.evaluate.score import Score, rank, score
+
+TEXTS = [b"a", b"the longest of all these texts", b"one more", b"exactly8", b"a", b"caf\xc3\xa9"]
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    texts=st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=7),
+    segment=st.integers(1, 24),
+    batch=st.integers(1, 8),
+)
+def test_a_batch_scores_each_text_as_if_alone(tiny, cpu, texts, segment: int, batch: int) -> None:
+    # The memory is shorter than the texts, so what is kept depends on the segments' lengths.
+    model, vocab = tiny(vocab_size=256, memory=6), Bytes()
+    together = score(model, vocab, texts, cpu, segment=segment, batch=batch)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = score(model, vocab, [text], cpu, segment=segment, batch=1)
+        assert found.text == alone.text == text
+        np.testing.assert_allclose(
+            [nats for _, nats in found.per_token], [nats for _, nats in alone.per_token], rtol=1e-9
+        )
+
+
+@pytest.mark.parametrize("segment", [1, 5, 8, 64])
+def test_a_score_is_the_loss_of_one_forward_pass_from_the_start_token(
+    tiny, cpu, segment: int
+) -> None:
+    model, vocab = tiny(vocab_size=256, memory=64), Bytes()
+    for text, found in zip(
+        TEXTS, score(model, vocab, TEXTS, cpu, segment=segment, batch=4), strict=True
+    ):
+        ids = torch.tensor([vocab.start, *text])[None]
+        with torch.no_grad():
+            out = model.eval()(ids[:, :-1], model.initial_state(1))
+            expected = model.head.nats(out.hidden_BTD, ids[:, 1:])[0]
+        np.testing.assert_allclose([nats for _, nats in found.per_token], expected, rtol=1e-9)
+        assert found.loss_nats == pytest.approx(expected.sum().item(), rel=1e-9)
+        assert b"".join(token for token, _ in found.per_token) == text
+        assert found.tokens == found.size_bytes == len(text)
+
+
+def made(text: bytes, loss_nats: float) -> Score:
+    return Score(
+        text=text, loss_nats=loss_nats, tokens=1, size_bytes=len(text), per_token=[(text, 1.5)]
+    )
+
+
+def test_the_most_probable_text_ranks_first() -> None:
+    scores = [made(b"aaaa", 3.0), made(b"b", 2.0), made(b"cccccccc", 4.0)]
+    assert [item.text for item in rank(scores)] == [b"b", b"aaaa", b"cccccccc"]
+    assert [item.text for item in rank(scores, per_byte=True)] == [b"cccccccc", b"aaaa", b"b"]
+
+
+def test_a_score_survives_json_whatever_its_bytes() -> None:
+    found = made(b"\xff", math.log(2))
+    assert json.loads(json.dumps(found.to_json(per_token=True))) == {
+        "text": "\ufffd",
+        "log_probability": pytest.approx(-math.log(2)),
+        "bits_per_byte": pytest.approx(1.0),
+        "tokens": 1,
+        "bytes": 1,
+        "per_token": [{"token": "\ufffd", "nats": 1.5}],
+    }
+    assert "per_token" not in found.to_json()
+
+
+def test_an_empty_text_is_refused_by_number(tiny, cpu) -> None:
+    with pytest.raises(UserError, match="text 2 is empty"):
+        score(tiny(vocab_size=256), Bytes(), [b"a", b""], cpu)
+    with pytest.raises(UserError, match="segment 0"):
+        score(tiny(vocab_size=256), Bytes(), [b"a"], cpu, segment=0)
+
+
+def test_no_texts_have_no_scores(tiny, cpu) -> None:
+    assert score(tiny(vocab_size=256), Bytes(), [], cpu) == []

@@ -1,0 +1,149 @@
+"""Text comes out whole: characters, stop strings, and nothing after them."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sparing.data.vocab import Bytes
+from sparing.generate.decode import GenerationConfig
+from sparing.generate.sampling import SamplingConfig
+from sparing.generate.text import Transcript, complete, stream_text
+
+GREEDY = SamplingConfig(temperature=0)
+
+
+def released(pieces: list[bytes], stop: list[str], prompt: bytes = b"") -> tuple[str, bool]:
+    transcript, text = Transcript(prompt, stop), ""
+    for piece in pieces:
+        text += transcript.push(piece)
+        if transcript.stopped:
+            return text, True
+    return text + transcript.push(b"", final=True), transcript.stopped
+
+
+def single(text: bytes) -> list[bytes]:
+    return [bytes([byte]) for byte in text]
+
+
+def test_a_character_is_released_when_its_last_byte_arrives() -> None:
+    transcript = Transcript(b"", [])
+    pieces = [transcript.push(piece) for piece in single("a€😀".encode())]
+    assert pieces == ["a", "", "", "€", "", "", "", "😀"]
+
+
+def test_an_unfinished_character_at_the_end_is_replaced() -> None:
+    assert released(single(b"a\xe2\x82"), []) == ("a\ufffd", False)
+    assert released(single(b"\xffb"), []) == ("\ufffdb", False)
+
+
+def test_a_character_begun_by_the_prompt_is_finished_by_the_text() -> None:
+    assert released([b"\xac!"], [], prompt=b"price in \xe2\x82") == ("€!", False)
+
+
+def test_what_may_become_a_stop_string_is_held_back() -> None:
+    transcript = Transcript(b"", ["END"])
+    assert [transcript.push(piece) for piece in single(b"aEEN.")] == ["a", "", "E", "", "EN."]
+    assert not transcript.stopped
+
+
+def test_a_stop_string_ends_the_text_and_is_not_part_of_it() -> None:
+    assert released([b"one E", b"N", b"D two"], ["END"]) == ("one ", True)
+    assert released([b"one END two"], ["END"]) == ("one ", True)
+    assert released(single("le café €!".encode()), ["é €"]) == ("le caf", True)
+
+
+def test_text_held_back_to_the_end_is_released_there() -> None:
+    assert released([b"one EN"], ["END"]) == ("one EN", False)
+
+
+def test_the_first_stop_string_to_be_complete_wins_however_the_bytes_are_cut() -> None:
+    assert released([b"xabcd"], ["abcd", "bc"]) == ("xa", True)
+    assert released(single(b"xabcd"), ["abcd", "bc"]) == ("xa", True)
+    assert released([b"xabc"], ["c", "bc"]) == ("xa", True)
+
+
+@given(
+    text=st.text("ab€", max_size=12).map(str.encode),
+    stop=st.lists(st.text("ab€", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_how_bytes_are_cut_never_changes_the_text(
+    text: bytes, stop: list[str], cuts: list[int]
+) -> None:
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[low:high] for low, high in pairwise(edges)]
+    found, stopped = released(pieces, stop)
+    assert (found, stopped) == released(single(text), stop)
+    assert not any(item in found for item in stop)
+    assert text.decode().startswith(found)
+    assert stopped or found == text.decode()
+
+
+class Parrot(nn.Module):
+    """A head sure that `line` follows, whatever the hidden vectors say."""
+
+    def __init__(self, line: bytes) -> None:
+        super().__init__()
+        self.line, self.at = line, 0
+
+    def logits(self, hidden_BD: Tensor) -> Tensor:
+        logits_BV = hidden_BD.new_zeros(len(hidden_BD), 256)
+        logits_BV[:, self.line[self.at]] = 1
+        self.at += 1
+        return logits_BV
+
+
+def parrot(tiny, line: bytes):
+    model = tiny()
+    model.head = Parrot(line)
+    return model
+
+
+def config(length: int, *stop: str) -> GenerationConfig:
+    return GenerationConfig(length=length, stop=stop, sampling=GREEDY)
+
+
+def test_streamed_pieces_are_whole_characters_and_end_before_the_stop_string(tiny, cpu) -> None:
+    model = parrot(tiny, "né à\nstop\nmore".encode())
+    pieces = list(stream_text(model, Bytes(), b"Il est ", config(16, "\nstop\n"), cpu))
+    assert pieces == ["n", "é", " ", "à"]
+    # Nothing is decoded after the stop string is complete.
+    assert model.head.at == len("né à\nstop\n".encode())
+
+
+def test_a_stream_cut_inside_a_character_ends_with_a_replacement(tiny, cpu) -> None:
+    pieces = list(stream_text(parrot(tiny, "aé".encode()), Bytes(), b"", config(2), cpu))
+    assert pieces == ["a", "\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "tokens", "finish"),
+    [("END", "ab", 5, "stop"), ("never", "abENDc", 6, "length")],
+)
+def test_a_completion_says_why_it_ended(
+    tiny, cpu, stop: str, text: str, tokens: int, finish: str
+) -> None:
+    (found,) = complete(parrot(tiny, b"abENDcd"), Bytes(), [b"p"], config(6, stop), cpu)
+    assert (found.prompt, found.text, found.tokens, found.finish) == (b"p", text, tokens, finish)
+    assert found.elapsed_s > 0
+
+
+def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> None:
+    prompts = [b"", "café".encode(), b"a longer prompt than that", b"a"]
+    model, vocab = tiny(memory=8), Bytes()
+
+    def settings(seed: int) -> GenerationConfig:
+        return GenerationConfig(length=40, stop=("a", "e"), sampling=SamplingConfig(seed=seed))
+
+    found = complete(model, vocab, prompts, settings(0), cpu)
+    assert [item.prompt for item in found] == prompts
+    for number, item in enumerate(found):
+        alone = "".join(stream_text(model, vocab, prompts[number], settings(number), cpu))
+        assert item.text == alone
+
+
+def test_no_prompts_have_no_completions(tiny, cpu) -> None:
+    assert complete(tiny(), Bytes(), [], config(3), cpu) == []

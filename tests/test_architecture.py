@@ -1,0 +1,94 @@
+"""The house's plan as a test: imports go down, importing does nothing, extras stay optional."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "sparing"
+BASE = {"errors", "files", "config", "units", "device", "__init__"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "units": set(),
+    "files": {"errors"},
+    "config": {"errors"},
+    "device": {"errors"},
+    "__init__": set(),
+    "ops": set(),
+    "nn": {"ops"},
+    "models": BASE | {"nn", "ops"},
+    "data": BASE,
+    "evaluate": BASE | {"models", "data"},
+    "generate": BASE | {"models", "data"},
+    "train": BASE | {"models", "data", "evaluate"},
+    "runs": BASE | {"models", "data", "evaluate", "generate", "train"},
+    "plot": BASE | {"models", "data", "evaluate", "generate", "train", "runs"},
+    "bench": BASE | {"models", "data", "evaluate", "generate", "train", "runs", "nn", "ops"},
+    "cli": BASE | {"models", "data", "evaluate", "generate", "train", "runs", "plot", "bench"},
+    "__main__": {"cli"},
+}
+ONLY_THE_API = {"train", "evaluate", "generate"}
+EXTRAS = ("matplotlib", "tensorboard", "sentencepiece")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names below `sparing` that a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sparing":
+            below = node.module.removeprefix("sparing").lstrip(".")
+            found |= {below} if below else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            found |= {name.removeprefix("sparing.") for name in names if name.startswith("sparing.")}
+    return found
+
+
+def test_rooms_only_import_downwards() -> None:
+    wrong = [
+        f"{path.relative_to(SRC)} imports {name}"
+        for path in SRC.rglob("*.py")
+        for name in imported(path)
+        if (room := name.split(".")[0]) != room_of(path)
+        and room != "__version__"
+        and room not in MAY_IMPORT[room_of(path)]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_loop_and_the_judges_see_only_the_model_api() -> None:
+    wrong = [
+        f"{path.relative_to(SRC)} imports {name}"
+        for path in SRC.rglob("*.py")
+        if room_of(path) in ONLY_THE_API
+        for name in imported(path)
+        if name.startswith("models") and name != "models.api"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_every_module_imports_without_the_extras(extra: str) -> None:
+    modules = [
+        ".".join(("sparing", *path.relative_to(SRC).with_suffix("").parts))
+        for path in SRC.rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py")
+    ]
+    script = f"import sys, importlib; sys.modules[{extra!r}] = None\nfor m in {modules!r}: importlib.import_module(m)"  # noqa: E501
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_no_pickle() -> None:
+    wrong = [
+        str(path)
+        for path in SRC.rglob("*.py")
+        if any(word in path.read_text() for word in ("import pickle", "torch.save(", "torch.load("))
+    ]
+    assert not wrong
