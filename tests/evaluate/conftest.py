@@ -1,50 +1,16 @@
-"""A small language model of no family, with and without a memory."""
+"""Fixtures: the processor, and a small model of no family."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from tests.evaluate.gru import Tiny
+from tests.evaluate.gru import tiny as make
 
 from sparing.data.tokens import Split
 from sparing.device import Hardware
-from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.head import SoftmaxHead
-
-
-class Tiny(LanguageModel):
-    """A GRU, dropout, and attention to the last `memory` positions (this segment's included)."""
-
-    def __init__(self, vocab_size: int, memory: int = 0) -> None:
-        super().__init__()
-        self.memory = memory
-        self.embedding = nn.Embedding(vocab_size, 8)
-        self.recurrent = nn.GRU(8, 8, batch_first=True)
-        self.dropout = nn.Dropout(0.5)
-        self.head = SoftmaxHead(self.embedding.weight)
-
-    def initial_state(self, batch: int) -> State:
-        zeros = self.embedding.weight.new_zeros
-        return {"hidden": zeros(batch, 8), "memory": zeros(batch, 0, 8)}
-
-    def forward(self, tokens_BT: Tensor, state: State) -> Output:
-        y_BTD, hidden = self.recurrent(self.embedding(tokens_BT), state["hidden"][None])
-        stored_BSD = y_BTD[:, :0]
-        if self.memory:
-            room = max(0, self.memory - tokens_BT.size(1))
-            kept = state["memory"][:, max(0, state["memory"].size(1) - room) :]
-            stored_BSD = torch.cat([kept, y_BTD], dim=1)
-            y_BTD = y_BTD + self._attend(y_BTD, stored_BSD)
-        carried = {"hidden": hidden[0], "memory": stored_BSD[:, -self.memory :]}
-        return Output(self.dropout(y_BTD), carried, y_BTD.new_zeros(()))
-
-    def _attend(self, y_BTD: Tensor, stored_BSD: Tensor) -> Tensor:
-        scores_BTS = 3 * y_BTD @ stored_BSD.transpose(1, 2)
-        later_TS = torch.ones_like(scores_BTS[0], dtype=torch.bool).triu(
-            stored_BSD.size(1) - y_BTD.size(1) + 1
-        )
-        return scores_BTS.masked_fill(later_TS, -torch.inf).softmax(-1) @ stored_BSD
 
 
 @pytest.fixture
@@ -54,16 +20,8 @@ def cpu() -> Hardware:
 
 @pytest.fixture
 def tiny() -> Callable[..., Tiny]:
-    """Make a model of `vocab_size` symbols with weights large enough for sharp opinions."""
-
-    def make(vocab_size: int = 11, memory: int = 0) -> Tiny:
-        torch.manual_seed(3)
-        model = Tiny(vocab_size, memory).double()
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=0.7)
-        return model
-
-    return make
+    """Make a model; see `tests.evaluate.gru`."""
+    return partial(make, vocab_size=11)
 
 
 @pytest.fixture

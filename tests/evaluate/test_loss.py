@@ -55,6 +55,14 @@ def test_one_carried_stream_is_one_long_forward_pass(
     assert found.loss_nats == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("segment", [1, 3, 8, 50])
+def test_carried_streams_do_not_see_each_other(tiny, split, cpu, segment: int) -> None:
+    model, text = tiny(memory=64), split(24)
+    found = carried(model, text, cpu, batch=3, segment=segment)
+    expected = sum(nats_from(model, text, at, at + 8).sum().item() for at in (0, 8, 16))
+    assert found.loss_nats == pytest.approx(expected, rel=1e-12)
+
+
 @again
 @given(tokens=st.integers(1, 60), batch=st.integers(1, 12), segment=st.integers(1, 20))
 def test_carried_streams_score_every_token_once(
@@ -65,6 +73,7 @@ def test_carried_streams_score_every_token_once(
     found = carried(model, numbered(tokens), cpu, batch=batch, segment=segment)
     assert sorted(model.head.asked) == list(range(tokens))
     assert found.loss_nats == found.tokens == tokens
+    assert found.how.startswith(f"{min(batch, tokens)} carried streams")
 
 
 @again
@@ -158,6 +167,12 @@ def test_the_report_names_the_protocol_and_the_context(tiny, split, cpu) -> None
     assert (streams.protocol, streams.how) == ("no-newlines", "4 carried streams, segment 8")
     assert windowed(tiny(), split(40), cpu, window=8, stride=2).how == "window 8, stride 2"
     assert (streams.size_bytes, streams.words) == (80, 8)
+
+
+def test_progress_is_silent_where_nobody_watches(tiny, split, cpu, capsys) -> None:
+    carried(tiny(), split(40), cpu, progress=True)
+    windowed(tiny(), split(40), cpu, window=8, stride=2, progress=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_bad_settings_and_an_empty_split_are_refused(tiny, split, cpu) -> None:

@@ -36,6 +36,14 @@ def test_a_batch_scores_each_text_as_if_alone(tiny, cpu, texts, segment: int, ba
         )
 
 
+def test_a_neighbour_does_not_change_how_much_memory_is_kept(tiny, cpu) -> None:
+    # Alone, the second segment of the first text could be one token long and keep nine.
+    model, texts = tiny(vocab_size=256, memory=10), [b"nine long", b"and sixteen long"]
+    together = score(model, Bytes(), texts, cpu, segment=8, batch=2)
+    (alone,) = score(model, Bytes(), texts[:1], cpu, segment=8)
+    assert together[0].loss_nats == pytest.approx(alone.loss_nats, rel=1e-9)
+
+
 @pytest.mark.parametrize("segment", [1, 5, 8, 64])
 def test_a_score_is_the_loss_of_one_forward_pass_from_the_start_token(
     tiny, cpu, segment: int

@@ -81,11 +81,11 @@ def test_a_seed_repeats_itself_and_another_differs(tiny, cpu) -> None:
     assert say(1, length=5) == say(1)[:5]
 
 
-def test_the_last_token_is_not_read_again(tiny, cpu) -> None:
+def test_the_start_and_every_token_but_the_last_are_read_once(tiny, cpu) -> None:
     model, reads = tiny(), []
-    model.register_forward_pre_hook(lambda _, inputs: reads.append(inputs[0].shape[1]))
-    written(model, [b"abc"], GenerationConfig(length=3), cpu)
-    assert reads == [4, 1, 1]
+    model.register_forward_pre_hook(lambda _, inputs: reads.append(inputs[0].tolist()))
+    ((first, second, _),) = written(model, [b"abc"], GenerationConfig(length=3), cpu)
+    assert reads == [[[START, *b"abc"]], [[first]], [[second]]]
 
 
 def test_between_two_tokens_the_callers_world_is_untouched(tiny, cpu) -> None:

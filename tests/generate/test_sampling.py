@@ -80,6 +80,11 @@ def test_only_what_was_kept_is_drawn(uniform: float) -> None:
     assert drawn(uniform, temperature=0) == 1
 
 
+def test_a_draw_rounded_up_to_one_still_falls_on_a_token_that_was_kept() -> None:
+    assert drawn(1.0) == 4
+    assert drawn(1.0, top_k=2) == 3
+
+
 def test_rows_draw_for_themselves() -> None:
     logits = torch.stack([LOGITS[0], LOGITS[0].flip(0), LOGITS[0]])
     ids = sample(logits, SamplingConfig(), torch.tensor([0.6, 0.01, 0.99]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import Bytes, Words
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import Transcript, complete, stream_text
@@ -136,13 +136,23 @@ def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> Non
     model, vocab = tiny(memory=8), Bytes()
 
     def settings(seed: int) -> GenerationConfig:
-        return GenerationConfig(length=40, stop=("a", "e"), sampling=SamplingConfig(seed=seed))
+        return GenerationConfig(length=40, stop=("\ufffd",), sampling=SamplingConfig(seed=seed))
 
     found = complete(model, vocab, prompts, settings(0), cpu)
     assert [item.prompt for item in found] == prompts
+    assert len({item.tokens for item in found}) > 1
     for number, item in enumerate(found):
         alone = "".join(stream_text(model, vocab, prompts[number], settings(number), cpu))
         assert item.text == alone
+
+
+@pytest.mark.parametrize(("prompt", "text"), [(b"a", " b a "), (b"a ", "b a "), (b"", "b a ")])
+def test_words_are_parted_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -> None:
+    vocab = Words([b"<eos>", b"a", b"b", b"<unk>"])
+    (found,) = complete(parrot(tiny, bytes([2, 1])), vocab, [prompt], config(2), cpu)
+    assert found.text == text
+    streamed = stream_text(parrot(tiny, bytes([2, 1])), vocab, prompt, config(2), cpu)
+    assert "".join(streamed) == text
 
 
 def test_no_prompts_have_no_completions(tiny, cpu) -> None:

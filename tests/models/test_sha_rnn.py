@@ -1,6 +1,7 @@
 """SHA-RNN against the original program's numbers and the formulas of its report."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from sparing.models.cost import cost
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.nn.feedforward import Boom
+from sparing.nn.gate import OverparamGate, collapsed
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = SHARNNConfig(vocab_size=11, dim=8, depth=3, boom_dim=16, attention_at=(1,), memory=24)
@@ -118,3 +121,106 @@ def test_parameter_counts_are_the_originals_less_what_nothing_uses(
     with torch.device("meta"):
         price = cost(SHARNN(SHARNNConfig(vocab_size=205, attention_at=attention_at)))
     assert (price.parameters_training, price.parameters_deployed) == (training, deployed)
+
+
+def test_norm_gains_start_at_one_and_matrices_small() -> None:
+    torch.manual_seed(0)
+    model = SHARNN(SHARNNConfig(vocab_size=205, dim=256, boom_dim=1024))
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            assert (parameter == (1.0 if name.endswith("weight") else 0.0)).all(), name
+    assert all(m.eps == 1e-12 for m in model.modules() if isinstance(m, torch.nn.LayerNorm))
+    for small in (model.embedding.weight, model.blocks[0].expand.boom.widen.weight):
+        assert small.std().item() == pytest.approx(0.1 / 16, rel=0.05)
+    recurrent = model.blocks[0].core.cell.weight_hh_l0
+    assert recurrent.abs().max() <= 1 / 16
+    assert recurrent.std().item() == pytest.approx(1 / 16 / 3**0.5, rel=0.05)
+    attention = model.blocks[2].attend.attention
+    assert (attention.query_gate() == 0.5).all()
+    assert (attention.key_gate() == 0.5).all()
+
+
+def test_gelu_is_the_sigmoid_form_and_boom_sums_its_chunks() -> None:
+    boom = Boom(2, 4, dropout=0.0)
+    with torch.no_grad():
+        boom.widen.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, -1.0]]))
+        boom.widen.bias.zero_()
+    x, y = 0.7, -0.3
+
+    def quick(value: float) -> float:
+        return value / (1 + math.exp(-1.702 * value))
+
+    expected = torch.tensor([[[quick(x) + quick(2 * x), quick(y) + quick(-y)]]])
+    torch.testing.assert_close(boom(torch.tensor([[[x, y]]])), expected)
+
+
+def test_the_value_gate_is_the_formula_of_the_code() -> None:
+    gate = OverparamGate(3)
+    torch.nn.init.normal_(gate.logit)
+    candidate, forget = gate.mix(torch.sigmoid(gate.logit)).chunk(2)
+    torch.testing.assert_close(gate(), torch.tanh(candidate) * torch.sigmoid(forget))
+    torch.testing.assert_close(collapsed(gate)(), gate())
+
+
+@pytest.mark.parametrize(
+    ("window", "segments", "keys", "stored"),
+    [
+        # Keys seen by each segment and memory kept after it: write trims to the window, entry to
+        # the window less the segment.
+        (40, [16, 16, 16, 16], [16, 32, 40, 40], [16, 32, 40, 40]),
+        (5, [2, 3, 1, 5, 8, 1], [2, 5, 5, 5, 8, 5], [2, 5, 5, 5, 5, 5]),
+    ],
+)
+def test_memory_is_trimmed_to_the_window(
+    window: int, segments: list[int], keys: list[int], stored: list[int]
+) -> None:
+    attend = SHARNN(replace(TINY, memory=window)).eval().blocks[1].attend
+    memory_BMD = torch.zeros(1, 0, 8)
+    for size, seen, kept in zip(segments, keys, stored, strict=True):
+        hidden_BTD = torch.randn(1, size, 8)
+        _, stored_BSD = attend(hidden_BTD, attend.recent(memory_BMD, coming=size))
+        memory_BMD = attend.recent(stored_BSD)
+        assert (stored_BSD.size(1), memory_BMD.size(1)) == (seen, kept)
+
+
+def test_without_memory_it_backs_off_to_a_plain_recurrent_net() -> None:
+    torch.manual_seed(0)
+    model = SHARNN(TINY).double().eval()
+    off = SHARNN(replace(TINY, memory=0)).double().eval()
+    off.load_state_dict(model.state_dict())
+    tokens_BT = torch.randint(0, 11, (1, 9))
+    out = off(tokens_BT, off.initial_state(1))
+    assert out.state["blocks.1.memory"].size(1) == 0
+    hidden_BTD = off.embedding(tokens_BT)
+    for block in off.blocks:
+        hidden_BTD, _ = block.core(block.norm(hidden_BTD), (torch.zeros(1, 8).double(),) * 2)
+        if block.attend is not None:
+            hidden_BTD = block.attend.norm_query(hidden_BTD)
+        hidden_BTD = block.expand(hidden_BTD)
+    torch.testing.assert_close(out.hidden_BTD, hidden_BTD)
+
+
+def test_focus_is_where_the_head_looks() -> None:
+    torch.manual_seed(0)
+    model = SHARNN(TINY).eval()
+    tokens_BT = torch.randint(0, 11, (2, 6))
+    state = model(tokens_BT, model.initial_state(2)).state
+    weights = model.focus(tokens_BT, state)
+    assert set(weights) == {1}
+    assert weights[1].shape == (2, 6, 12)
+    torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, 6))
+    assert not weights[1][:, 0, 7:].any()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_dropout_acts_in_training_only(rate: float) -> None:
+    torch.manual_seed(0)
+    dropped = {"dropout_input": rate, "dropout_hidden": rate, "dropout_output": rate}
+    model, tokens_BT = SHARNN(replace(TINY, **dropped)), torch.randint(0, 11, (2, 6))
+
+    def hidden() -> Tensor:
+        return model(tokens_BT, model.initial_state(2)).hidden_BTD
+
+    assert torch.equal(hidden(), hidden()) == (rate == 0)
+    model.eval()
+    assert torch.equal(hidden(), hidden())

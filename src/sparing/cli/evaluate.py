@@ -45,14 +45,15 @@ def evaluate(
     checkpoint: CheckpointName = None,
     source: Source = None,
     target: Device = "auto",
-    precision: Annotated[Precision, typer.Option(help="Precision of matrix products.")] = (
-        "float32"
-    ),
+    precision: Annotated[
+        Precision, typer.Option(help="Of matrix products; auto is what the run trained in.")
+    ] = "auto",
     as_json: Json = False,
 ) -> None:
     """Score a split exactly: every byte once, each from the bytes before it."""
-    folder, hardware = open_run(path), device.pick(target, precision)
+    folder = open_run(path)
     stored = folder.config()
+    hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
     run = with_settings(stored, settings or [])
     run = replace(run, evaluate=_reading(run, batch, segment))
     text = _text(stored, source, split, protocol, size)
@@ -65,7 +66,7 @@ def evaluate(
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
     result = ask.answer(_load(folder, hardware, checkpoint, run), text, hardware, run)
-    report = {"split": split, **result.to_json()}
+    report = {"split": split, **result.to_json(), "precision": hardware.precision}
     if size is None and not settings:
         folder.note_results({_label(split, protocol, ask): report})
     show(report, as_json=as_json)

@@ -23,6 +23,9 @@ ATTEMPTS = 5
 PAUSE_S = 1.0
 TIMEOUT_S = 30.0
 BLOCK_BYTES = 1 << 20
+USER_AGENT = "sparing"
+"""WikiText's home turns Python's own default away."""
+
 NETWORK = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -42,9 +45,8 @@ def download(url: str, target: Path, *, checksum: str = "", progress: bool = Tru
     """Bring `url` to `target`, verified if a `checksum` such as `sha256:...` is known."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    failures = 0
+    failures, furthest = 0, _size(part)
     while not target.exists():
-        before = _size(part)
         try:
             complete = _transfer(url, part, progress)
             reason = "the connection broke off"
@@ -56,7 +58,8 @@ def download(url: str, target: Path, *, checksum: str = "", progress: bool = Tru
             check(part, checksum)
             os.replace(part, target)
             break
-        failures = failures + 1 if _size(part) == before else 0
+        failures = 0 if _size(part) > furthest else failures + 1
+        furthest = max(furthest, _size(part))
         if failures >= ATTEMPTS:
             raise UserError(f"cannot download {url}: {reason}; run it again to go on from there")
         time.sleep(PAUSE_S)
@@ -78,7 +81,7 @@ def check(path: Path, checksum: str) -> None:
 def _transfer(url: str, part: Path, progress: bool) -> bool:
     """Fetch what `part` lacks; whether it is complete now."""
     begin = _size(part)
-    headers = {"User-Agent": "sparing (https://pypi.org/project/sparing)"}
+    headers = {"User-Agent": USER_AGENT}
     if begin:
         headers["Range"] = f"bytes={begin}-"
     request = urllib.request.Request(url, headers=headers)
@@ -93,7 +96,7 @@ def _transfer(url: str, part: Path, progress: bool) -> bool:
             begin = 0
         length = response.headers.get("Content-Length")
         total = None if length is None else begin + int(length)
-        _copy(response, part, begin, tqdm_total=total, progress=progress)
+        _copy(response, part, begin, total=total, progress=progress)
     return total is None or _size(part) == total
 
 
@@ -105,11 +108,9 @@ def _ends_at(content_range: str | None, size: int, part: Path) -> bool:
     return False
 
 
-def _copy(
-    response: Any, part: Path, begin: int, *, tqdm_total: int | None, progress: bool
-) -> None:
+def _copy(response: Any, part: Path, begin: int, *, total: int | None, progress: bool) -> None:
     bar = tqdm(
-        total=tqdm_total,
+        total=total,
         initial=begin,
         desc=part.stem,
         unit="B",

@@ -27,10 +27,10 @@ def chunks(text: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
 
 def character_boundary(text: bytes, at: int) -> int:
     """The first place from `at` on where a UTF-8 character may begin."""
-    for place in range(at, min(at + 4, len(text))):
-        if text[place] & 0xC0 != 0x80:
-            return place
-    return min(at, len(text))
+    for place in range(at, at + 4):
+        if place >= len(text) or text[place] & 0xC0 != 0x80:
+            return min(place, len(text))
+    return at
 
 
 def decoded(text: bytes) -> Iterator[str]:

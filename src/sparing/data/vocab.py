@@ -225,7 +225,7 @@ def vocab_from_json(data: Mapping[str, Any]) -> Vocab:
             return Words([word.encode("utf-8") for word in data["words"]])
         if kind in KINDS:
             return Pieces.from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
         raise UserError(f"the stored vocabulary is damaged: {problem!r}") from None
     raise unknown("vocabulary", str(kind), KINDS)
 

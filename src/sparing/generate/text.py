@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.generate.decode import GenerationConfig, stream_tokens
@@ -33,10 +35,10 @@ class Transcript:
     The text released does not depend on how its bytes were cut into pieces.
     """
 
-    def __init__(self, prompt: bytes, stop: Sequence[str]) -> None:
+    def __init__(self, prompt: bytes, stop: Sequence[str], *, opening: str = "") -> None:
         self.stopped = False
         self._stop = tuple(stop)
-        self._held = ""
+        self._held = opening
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         # A character begun by the prompt is finished by the first bytes written after it.
         self._decoder.decode(prompt)
@@ -67,8 +69,8 @@ class Transcript:
 class Draft:
     """A completion in the making."""
 
-    def __init__(self, prompt: bytes, stop: Sequence[str]) -> None:
-        self.transcript = Transcript(prompt, stop)
+    def __init__(self, prompt: bytes, transcript: Transcript) -> None:
+        self.transcript = transcript
         self._prompt, self._pieces, self._tokens = prompt, list[str](), 0
         self._started_at = self._ended_at = time.perf_counter()
 
@@ -101,9 +103,9 @@ def stream_text(
     hardware: Hardware,
 ) -> Iterator[str]:
     """Yield the continuation of `prompt` piece by piece, as soon as each is certain."""
-    transcript = Transcript(prompt, config.stop)
-    ids = [vocab.encode(prompt)]
-    for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
+    ids = vocab.encode(prompt)
+    transcript = Transcript(prompt, config.stop, opening=_opening(vocab, prompt, ids))
+    for step in stream_tokens(model, [ids], config, start=vocab.start, hardware=hardware):
         if piece := transcript.push(vocab.token_bytes(int(step[0]))):
             yield piece
         if transcript.stopped:
@@ -120,11 +122,20 @@ def complete(
     hardware: Hardware,
 ) -> list[Completion]:
     """Continue every prompt as it would be alone (prompt i draws with seed + i)."""
-    drafts = [Draft(prompt, config.stop) for prompt in prompts]
     ids = [vocab.encode(prompt) for prompt in prompts]
+    drafts = [
+        Draft(prompt, Transcript(prompt, config.stop, opening=_opening(vocab, prompt, own)))
+        for prompt, own in zip(prompts, ids, strict=True)
+    ]
     for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
         for draft, token in zip(drafts, step, strict=True):
             draft.add(vocab.token_bytes(int(token)))
         if all(draft.transcript.stopped for draft in drafts):
             break
     return [draft.completion() for draft in drafts]
+
+
+def _opening(vocab: Vocab, prompt: bytes, ids: np.ndarray) -> str:
+    """The space that belongs to the prompt's last token, where the prompt left it out."""
+    owed = len(ids) > 0 and vocab.token_bytes(int(ids[-1])).endswith(b" ")
+    return " " if owed and not prompt[-1:].isspace() else ""

@@ -81,7 +81,7 @@ class Attend(nn.Module):
         self.dropout = nn.Dropout(c.dropout_hidden)
 
     def forward(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """The block's stream after attention, and the memory to carry on."""
+        """The stream after attention, and `memory` followed by this segment's own entries."""
         normed_BTD = self.norm_query(hidden_BTD)
         skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
         if self.memory == 0:
@@ -89,21 +89,24 @@ class Attend(nn.Module):
         stored_BSD = self.extend(hidden_BTD, memory_BMD)
         source_BTD, keys_BSD = self._inputs(hidden_BTD, normed_BTD, stored_BSD)
         mixed_BTD = self.attention(source_BTD, keys_BSD, stored_BSD)
-        return skip_BTD + self.dropout(mixed_BTD), stored_BSD[:, -self.memory :].detach()
+        return skip_BTD + self.dropout(mixed_BTD), stored_BSD
 
     def extend(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
-        """Memory followed by this segment's own entries: at most `memory` of them if they fit."""
+        """Memory followed by this segment's own entries."""
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
         # Keys and values enter matrix products only, so storing them in the products' own
         # precision changes nothing and halves the memory.
         fresh_BTD = fresh_BTD.to(compute_dtype(fresh_BTD))
-        room = max(0, self.memory - hidden_BTD.size(1))
-        kept_BMD = memory_BMD[:, max(0, memory_BMD.size(1) - room) :]
-        return torch.cat([kept_BMD.to(fresh_BTD.dtype), fresh_BTD], dim=1)
+        return torch.cat([memory_BMD.to(fresh_BTD.dtype), fresh_BTD], dim=1)
+
+    def recent(self, stored_BSD: Tensor, coming: int = 0) -> Tensor:
+        """The newest entries that fit the window beside `coming` ones; none if nothing fits."""
+        room = max(0, self.memory - coming)
+        return stored_BSD[:, max(0, stored_BSD.size(1) - room) :]
 
     def focus(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         """Attention weights (B, T, S) of this segment."""
-        stored_BSD = self.extend(hidden_BTD, memory_BMD)
+        stored_BSD = self.extend(hidden_BTD, self.recent(memory_BMD, hidden_BTD.size(1)))
         inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
         return self.attention.focus(*inputs)
 
@@ -160,7 +163,9 @@ class Block(nn.Module):
         """`state` holds this block's tensors only."""
         hidden_BTD, carried = self.recur(hidden_BTD, state)
         if self.attend is not None:
-            hidden_BTD, carried["memory"] = self.attend(hidden_BTD, state["memory"])
+            memory_BMD = self.attend.recent(state["memory"], coming=hidden_BTD.size(1))
+            hidden_BTD, stored_BSD = self.attend(hidden_BTD, memory_BMD)
+            carried["memory"] = self.attend.recent(stored_BSD).detach()
         return self.expand(hidden_BTD), carried
 
 

@@ -23,5 +23,8 @@ def build_model(run: RunConfig, device: torch.device | str = "cpu") -> LanguageM
 def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> LanguageModel:
     """Compile what gains, where it gains: on a GPU."""
     if compiled and hardware.device.type == "cuda":
+        # Training and evaluation, empty and full memories: each is a version of its own, and the
+        # default limit would send the later ones back to plain execution without a word.
+        torch._dynamo.config.recompile_limit = 64
         model.compile_parts()
     return model

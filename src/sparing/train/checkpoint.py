@@ -85,22 +85,20 @@ def exists(folder: Path, name: str = "last") -> bool:
 
 
 def _swap_in(folder: Path, name: str, incoming: Path) -> None:
-    current, previous = folder / name, folder / "previous"
-    if current.is_dir() and name == "last":
-        retired = folder / "retired"
-        shutil.rmtree(retired, ignore_errors=True)
-        if previous.is_dir():
-            previous.rename(retired)
-        current.rename(previous)
-        incoming.rename(current)
-        shutil.rmtree(retired, ignore_errors=True)
-    else:
-        if current.is_dir():
-            # Only `last` must survive a kill at this very moment; `best` is remade from it.
-            current.rename(folder / f"retired-{name}")
-        incoming.rename(current)
-        shutil.rmtree(folder / f"retired-{name}", ignore_errors=True)
+    current, retired, trash = (folder / stem for stem in (name, f"retired-{name}", "trash"))
+    shutil.rmtree(retired, ignore_errors=True)
+    if current.is_dir():
+        current.rename(retired)
+    incoming.rename(current)
     sync(folder)
+    if name == "last" and retired.is_dir():
+        previous = folder / "previous"
+        shutil.rmtree(trash, ignore_errors=True)
+        if previous.is_dir():
+            previous.rename(trash)
+        retired.rename(previous)
+    for leftover in (retired, trash):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _mend(folder: Path, name: str) -> None:

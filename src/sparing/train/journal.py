@@ -8,7 +8,7 @@ from typing import Any
 
 from sparing.files import writing
 
-TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "at")
+TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ from run to run even when every number of the training is the same."""
 
 

@@ -226,7 +226,7 @@ def evaluation_due(p: Progress, segment: Segment, config: TrainConfig) -> bool:
     """Every `evaluate_every` steps if set, else whenever an epoch ends."""
     if config.evaluate_every:
         return p.step % config.evaluate_every == 0
-    return segment.last
+    return segment.cursor.position == 0
 
 
 def judge(run: Training, desk: Desk) -> None:
@@ -236,7 +236,9 @@ def judge(run: Training, desk: Desk) -> None:
         return
     p.judged_step = p.step
     result = desk.judge(run.model)
-    desk.journal.note("valid", p.step, tokens=p.tokens, **result)
+    measured = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
+    place = {"tokens": p.tokens, "elapsed_s": p.elapsed_s}
+    desk.journal.note("valid", p.step, **{**result, **measured, **place})
     desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
     if p.best_nats is None or result["nats_per_token"] < p.best_nats:
         p.best_nats = result["nats_per_token"]

@@ -48,36 +48,33 @@ class Lamb(Optimizer):
         """Update every parameter that has a gradient."""
         loss = torch.enable_grad()(closure)() if closure else None
         for group in self.param_groups:
-            for parameters in _batches([p for p in group["params"] if p.grad is not None]):
-                self._update(parameters, group)
+            for parameters, room in _batches([p for p in group["params"] if p.grad is not None]):
+                self._update(parameters, room, group)
         return loss
 
-    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        for p in parameters:
-            if not self.state[p]:
-                self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
-        steps = self._directions(parameters, group)
+    def _update(self, parameters: list[Tensor], steps: list[Tensor], group: dict[str, Any]) -> None:
+        torch._foreach_copy_(steps, parameters)
+        torch._foreach_mul_(steps, group["weight_decay"])
+        given = self._moments(parameters)
+        known = parameters[0].device.type in ("cpu", "cuda")
+        # The fused kernel walks through memory, not through the axes.
+        plain = all(tensor.is_contiguous() for tensor in (*parameters, *given.gradients))
+        add = add_adam_fused if known and plain else add_adam
+        add(steps, given, group["betas"], group["eps"])
         ratios = trust(torch._foreach_norm(parameters), torch._foreach_norm(steps))
         ratios = ratios.clamp(min=group["min_trust"])
         for p, step, ratio in zip(parameters, steps, ratios.unbind(), strict=True):
             p.addcmul_(step, ratio, value=-group["lr"])
 
-    def _directions(self, parameters: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Adam's step plus weight decay, after moving both averages on."""
-        given = Moments(
+    def _moments(self, parameters: list[Tensor]) -> Moments:
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        return Moments(
             [p.grad for p in parameters if p.grad is not None],
             [self.state[p]["exp_avg"] for p in parameters],
             [self.state[p]["exp_avg_sq"] for p in parameters],
         )
-        steps = list(torch._foreach_mul(parameters, group["weight_decay"]))
-        known = parameters[0].device.type in ("cpu", "cuda")
-        # The fused kernel walks through memory, not through the axes.
-        alike = all(
-            g.stride() == p.stride() for g, p in zip(given.gradients, parameters, strict=True)
-        )
-        add = add_adam_fused if known and alike else add_adam
-        add(steps, given, group["betas"], group["eps"])
-        return steps
 
 
 def trust(weight_norms: tuple[Tensor, ...], step_norms: tuple[Tensor, ...]) -> Tensor:
@@ -120,9 +117,17 @@ def add_adam_fused(
     )
 
 
-def _batches(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """All at once where launches cost, one at a time where a small scratch stays in the cache."""
-    if parameters and parameters[0].device.type == "cpu":
-        yield from ([p] for p in parameters)
-    elif parameters:
-        yield parameters
+def _batches(parameters: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Parameters, with room for their steps: all at once, as a launch costs more than the work.
+
+    On a CPU one by one in the same room, which stays in the cache: fresh memory would cost more
+    than the arithmetic.
+    """
+    if not parameters:
+        return
+    if parameters[0].device.type != "cpu":
+        yield parameters, [torch.empty_like(p) for p in parameters]
+        return
+    room = torch.empty(max(p.nbytes for p in parameters), dtype=torch.uint8)
+    for p in parameters:
+        yield [p], [room[: p.nbytes].view(p.dtype).view(p.shape)]

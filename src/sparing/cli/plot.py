@@ -1,0 +1,155 @@
+"""`sparing plot`: pictures of runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy.typing as npt
+import typer
+
+from sparing import device
+from sparing.cli.options import CheckpointName, Device, Json, Source
+from sparing.data.tokens import Split, prepare, tokens_from_text
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.context import context_curve
+from sparing.plot.context import ContextCurve, draw_context
+from sparing.plot.curves import draw_curves, parse_line
+from sparing.plot.figure import new_figure, save, target
+from sparing.plot.focus import draw_focus, draw_memory_use, look
+from sparing.plot.series import XAxis, origin, short_names
+from sparing.runs.folder import RunFolder, load_model, open_run
+
+What = Literal["curves", "focus", "context"]
+QUERIES = 128
+CONTEXT = 2048
+BELONGS = {
+    "--x": ("curves",),
+    "--line": ("curves",),
+    "--text": ("focus",),
+    "--length": ("focus", "context"),
+    "--checkpoint": ("focus", "context"),
+    "--from": ("focus", "context"),
+}
+"""Options that mean nothing to the other pictures."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What the pictures of a model need besides the run."""
+
+    text: str | None
+    length: int | None
+    checkpoint: str | None
+    source: Path | None
+    hardware: Hardware
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...")],
+    what: Annotated[
+        What,
+        typer.Option(help="Curves of training, focus of the attention, or loss against context."),
+    ] = "curves",
+    axis: Annotated[XAxis | None, typer.Option("--x", help="Axis of the curves.")] = None,
+    lines: Annotated[
+        list[str] | None,
+        typer.Option("--line", metavar="BITS:LABEL", help="A level to compare the curves with."),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Text to watch the attention on (else the valid split).")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens to watch (focus), or longest context (context).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Picture to write, else RUN/plots/.")
+    ] = None,
+    svg: Annotated[bool, typer.Option("--svg", help="Write SVG beside PNG.")] = False,
+    checkpoint: CheckpointName = None,
+    source: Source = None,
+    target_device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Draw one or several runs; prints the path of each picture."""
+    given = {"--x": axis, "--line": lines, "--text": text, "--length": length}
+    _refuse_strays(what, given | {"--checkpoint": checkpoint, "--from": source})
+    # Before any work: whether there is matplotlib, and a place to write to.
+    new_figure(1, 1)
+    folders = [open_run(run) for run in runs]
+    path = _path(folders, what, out)
+    if what == "curves":
+        figure = draw_curves(runs, axis or "steps", [parse_line(line) for line in lines or []])
+        written = save(figure, path, svg=svg)
+    else:
+        hardware = device.pick(target_device, "float32")
+        wish = Wish(
+            text=text, length=length, checkpoint=checkpoint, source=source, hardware=hardware
+        )
+        written = (
+            _context(folders, wish, path, svg=svg)
+            if what == "context"
+            else _focus(folders[0], wish, path, svg=svg)
+        )
+    _report(written, as_json=as_json)
+
+
+def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
+    if len(folders) > 1 and what == "focus":
+        raise UserError(f"focus is drawn for one run at a time, not for {len(folders)}")
+    if len(folders) > 1 and out is None:
+        raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
+    return target(out, folders[0].plots, what)
+
+
+def _refuse_strays(what: What, given: Mapping[str, Any]) -> None:
+    for option, value in given.items():
+        if value is not None and what not in BELONGS[option]:
+            raise UserError(f"{option} is for --what {' or '.join(BELONGS[option])}, not {what}")
+
+
+def _focus(folder: RunFolder, wish: Wish, path: Path, *, svg: bool) -> list[Path]:
+    model, vocab = load_model(folder, wish.hardware, wish.checkpoint), folder.vocab()
+    queries = QUERIES if wish.length is None else wish.length
+    focus = look(model, vocab, _ids(folder, wish), wish.hardware, queries)
+    name, about = short_names([folder.path])[0], origin(folder.path)
+    beside = path.with_stem("memory" if path.stem == "focus" else f"{path.stem}-memory")
+    return [
+        *save(draw_focus(focus, name, about), path, svg=svg),
+        *save(draw_memory_use(focus, name, about), beside, svg=svg),
+    ]
+
+
+def _ids(folder: RunFolder, wish: Wish) -> npt.NDArray[Any]:
+    if wish.text is None:
+        return _valid(folder, wish.source).ids
+    return tokens_from_text(wish.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
+
+
+def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
+    curves = []
+    for name, folder in zip(short_names([f.path for f in folders]), folders, strict=True):
+        split = _valid(folder, wish.source)
+        length = min(CONTEXT, len(split.ids) - 1) if wish.length is None else wish.length
+        model = load_model(folder, wish.hardware, wish.checkpoint)
+        points = context_curve(model, split, wish.hardware, length=length)
+        curves.append(ContextCurve(name, origin(folder.path), points))
+    return save(draw_context(curves), path, svg=svg)
+
+
+def _valid(folder: RunFolder, source: Path | None) -> Split:
+    config = folder.config().data
+    tokens = prepare(config, source)
+    if tokens.vocab.to_json() != folder.vocab().to_json():
+        raise UserError(f"{config.corpus} has another vocabulary now than run {folder.path} had")
+    return tokens.split("valid")
+
+
+def _report(written: Sequence[Path], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"files": [str(path) for path in written]}))
+        return
+    for path in written:
+        typer.echo(path)

@@ -1,0 +1,181 @@
+"""Contiguous lanes over one long text; the cursor alone says where a stream stands.
+
+Axes: B lanes, T segment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparing.data.tokens import Split
+from sparing.errors import UserError
+
+IGNORED = -1
+"""Target of a position past the end of its lane: it costs nothing and is not counted."""
+
+SHORTEST = 5
+"""Of the randomised lengths, and their standard deviation."""
+
+
+class Cursor(NamedTuple):
+    """A place in a stream."""
+
+    epoch: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    """Segments drawn in this epoch."""
+    position: int = 0
+    """Targets consumed per lane in this epoch."""
+
+
+class Segment(NamedTuple):
+    """One step's worth of text."""
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+    count: int  # type: ignore[assignment]  # hides tuple.count, likewise
+    """Targets that are not ignored."""
+    fresh: bool
+    """Whether an epoch starts here, so that the model's state must be reset."""
+    cursor: Cursor
+    """Where the stream stands after this segment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamConfig:
+    """How a text is cut for a model."""
+
+    batch: int
+    """Lanes read side by side."""
+    segment: int
+    """Tokens per lane and step; the most of them where lengths are randomised."""
+    randomised: bool = False
+    """Draw each length as SHA-RNN does: near the segment, one in twenty near half of it."""
+    seed: int = 0
+    """Of the randomised lengths."""
+
+
+class Stream:
+    """The text in `batch` contiguous lanes of (almost) equal length, segment by segment.
+
+    Every token of the split is a target exactly once; the first of all is predicted from
+    `split.start`. `lanes` are those of this process; all processes draw the same lengths.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        config: StreamConfig,
+        lanes: range | None = None,
+        cursor: Cursor = Cursor(),  # noqa: B008  a tuple, never changed
+    ) -> None:
+        self.split = split
+        self.config = config
+        self.cursor = cursor
+        self.tokens_per_epoch = int(split.ids.size)
+        """Targets in all lanes, those of other processes included."""
+        _refuse_small(self.tokens_per_epoch, config)
+        if cursor.position >= self._longest:
+            raise UserError(
+                f"the stream stands at position {cursor.position:,}, but its lanes have "
+                f"{self._longest:,} tokens; was the run made with another corpus or batch?"
+            )
+        lanes = range(config.batch) if lanes is None else lanes
+        edges = np.arange(config.batch + 1, dtype=np.int64) * self.tokens_per_epoch // config.batch
+        self._begins_B = edges[:-1][list(lanes)]
+        self._lengths_B = np.diff(edges)[list(lanes)]
+
+    @property
+    def _longest(self) -> int:
+        return -(-self.tokens_per_epoch // self.config.batch)
+
+    @cached_property
+    def segments_per_epoch(self) -> int:
+        """Exact for fixed lengths, expected for randomised ones."""
+        if not self.config.randomised:
+            return -(-self._longest // self.config.segment)
+        lengths = _lengths(np.random.default_rng(0), self.config.segment, 10_000)
+        return round(self._longest / float(lengths.mean())) or 1
+
+    def segments(self) -> Iterator[Segment]:
+        """Go on from the cursor for ever, epoch after epoch; for training."""
+        needed = self.config.batch * self.config.segment
+        if self.tokens_per_epoch < needed:
+            raise UserError(
+                f"the text has {self.tokens_per_epoch:,} tokens, fewer than batch x segment = "
+                f"{self.config.batch} x {self.config.segment} = {needed:,}; lower one of them"
+            )
+        return self._walk(self.cursor)
+
+    def one_epoch(self) -> Iterator[Segment]:
+        """A single pass from the start; for evaluation. The text may be shorter than a segment."""
+        for segment in self._walk(Cursor()):
+            yield segment
+            if segment.cursor.epoch:
+                return
+
+    def _walk(self, cursor: Cursor) -> Iterator[Segment]:
+        while True:
+            segment = self._segment(cursor)
+            yield segment
+            cursor = segment.cursor
+
+    def _segment(self, cursor: Cursor) -> Segment:
+        length = min(self._draw(cursor), self._longest - cursor.position)
+        end = cursor.position + length
+        window_BT = torch.from_numpy(self._window(cursor.position, length))
+        targets_BT = window_BT[:, 1:].contiguous()
+        left_B = np.clip(self._lengths_B - cursor.position, 0, length)
+        # Lanes differ by one token at most, so only the last column can lie past an end.
+        ended_B = torch.from_numpy(left_B < length)
+        targets_BT[ended_B, -1] = IGNORED
+        after = Cursor(cursor.epoch, cursor.index + 1, end)
+        return Segment(
+            inputs_BT=window_BT[:, :-1].contiguous(),
+            targets_BT=targets_BT,
+            count=int(left_B.sum()),
+            fresh=cursor.position == 0,
+            cursor=Cursor(cursor.epoch + 1) if end == self._longest else after,
+        )
+
+    def _window(self, position: int, length: int) -> npt.NDArray[np.int64]:
+        """Per lane the tokens of a segment and the one before them."""
+        ids = np.asarray(self.split.ids)
+        window_BT = np.empty((self._begins_B.size, length + 1), np.int64)
+        for lane, begin in enumerate((self._begins_B + position).tolist()):
+            if begin:
+                window_BT[lane] = ids[begin - 1 : begin + length]
+            else:
+                window_BT[lane, 0] = self.split.start
+                window_BT[lane, 1:] = ids[:length]
+        return window_BT
+
+    def _draw(self, cursor: Cursor) -> int:
+        if not self.config.randomised:
+            return self.config.segment
+        random = np.random.default_rng((self.config.seed, cursor.epoch, cursor.index))
+        return int(_lengths(random, self.config.segment, 1)[0])
+
+
+def _lengths(random: np.random.Generator, segment: int, count: int) -> npt.NDArray[np.int64]:
+    """SHA-RNN's lengths: about the segment, or (one in twenty) about half of it."""
+    base = np.where(random.random(count) < 0.95, segment, segment / 2)
+    drawn = random.normal(base, SHORTEST).astype(np.int64)
+    return np.minimum(segment, np.maximum(SHORTEST, drawn))
+
+
+def _refuse_small(tokens: int, config: StreamConfig) -> None:
+    if config.batch < 1 or config.segment < 1:
+        raise UserError(
+            f"batch and segment must be at least 1, not {config.batch} and {config.segment}"
+        )
+    if tokens < config.batch:
+        raise UserError(
+            f"the text has {tokens:,} tokens, too few for a batch of {config.batch} lanes; "
+            "lower the batch"
+        )

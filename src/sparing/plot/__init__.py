@@ -1,0 +1,1 @@
+"""Pictures of runs: curves from their journals, attention and context from their models."""

@@ -1,0 +1,230 @@
+"""Curves of one or several runs, from their journals alone."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparing.errors import UserError
+from sparing.plot.figure import (
+    COLOURS,
+    GREY,
+    clipped,
+    dress,
+    legend_name,
+    new_figure,
+    pen,
+    plain,
+    small_print,
+    wrapped,
+)
+from sparing.plot.series import (
+    Diary,
+    Event,
+    Series,
+    XAxis,
+    bytes_per_token,
+    events,
+    read_diaries,
+    series,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+X_LABELS = {
+    "steps": "optimizer steps",
+    "bytes": "training text read (bytes)",
+    "minutes": "training time (minutes)",
+}
+TRAIN: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.7}
+VALID: dict[str, Any] = {"linewidth": 1.8, "marker": "o", "markersize": 4.5, "zorder": 3}
+EVENT: dict[str, Any] = {
+    "color": "#333333",
+    "linestyle": "none",
+    "markersize": 6,
+    "clip_on": False,
+    "zorder": 5,
+}
+MARKERS = "vXDPs*"
+DASHES = ((0, (6, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)))
+MANY = 20
+"""Below this many points nothing of a curve is left out of the frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A horizontal line to compare with."""
+
+    bits_per_byte: float
+    label: str
+
+
+PANELS = {
+    "lr": "learning rate",
+    "grad_norm": "gradient norm",
+    "tokens_per_s": "speed (bytes/s)",
+}
+"""The small pictures under the large one: field of the journal, and what to call it."""
+
+
+def draw_curves(
+    runs: Sequence[Path], axis: XAxis = "steps", lines: Sequence[Line] = ()
+) -> "Figure":
+    """Bits per byte, learning rate, gradient norm and speed of the runs, in one picture."""
+    diaries = read_diaries(runs)
+    figure = new_figure(11.5, 6.9 + 0.12 * len(diaries))
+    grid = figure.add_gridspec(2, len(PANELS), height_ratios=(2.3, 1))
+    main = figure.add_subplot(grid[0, :])
+    handles = [*_draw_loss(main, diaries, axis, lines), *_draw_lines(main, lines)]
+    smaller = [figure.add_subplot(grid[1, at], sharex=main) for at in range(len(PANELS))]
+    for axes, field in zip(smaller, PANELS, strict=True):
+        _draw_panel(axes, field, diaries, axis)
+    handles += _draw_events([main, *smaller], diaries, axis)
+    _number_x(main, axis)
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    title = diaries[0].name if len(diaries) == 1 else f"{len(diaries)} runs"
+    main.set_title(plain(clipped(title, 80)), loc="left", fontsize=12, fontweight="bold")
+    small_print(figure, [diary.origin for diary in diaries])
+    return figure
+
+
+def parse_line(text: str) -> Line:
+    """`1.076:SHA-RNN paper` as a line; the label may be left out."""
+    figure, _, label = text.partition(":")
+    try:
+        value = float(figure)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"cannot read line {text!r}; write it as 1.076:label (bits per byte)")
+    return Line(value, label.strip().strip("\"'"))
+
+
+def panel_series(diary: Diary, field: str, axis: XAxis) -> Series:
+    """A panel's curve; speed in bytes, so that runs with different vocabularies compare."""
+    found = series(diary, "train", field, axis)
+    if field != "tokens_per_s" or not found.y:
+        return found
+    size = bytes_per_token(diary)
+    return Series(found.x, [size * y for y in found.y])
+
+
+def bounds(curves: Sequence[tuple[Series, Series]], lines: Sequence[Line]) -> tuple[float, float]:
+    """Lowest and highest bits per byte to show, given the train and valid curve of each run.
+
+    The first tenth of a long train curve, its steep part, may stick out of the frame.
+    """
+    shown = [line.bits_per_byte for line in lines]
+    for train, valid in curves:
+        skipped = len(train.y) // 10 if len(train.y) >= MANY else 0
+        shown += [y for y in [*train.y[skipped:], *valid.y] if math.isfinite(y)]
+    if not shown:
+        return 0.0, 8.0
+    margin = 0.05 * (max(shown) - min(shown)) or 0.1
+    return min(shown) - margin, max(shown) + margin
+
+
+def grouped(found: Sequence[Event]) -> dict[str, list[Event]]:
+    """Events by what happened, under their words for the legend; numbers make no new kind."""
+    kinds: dict[str, list[Event]] = {}
+    for event in found:
+        kinds.setdefault(re.sub(r"\d+", "…", event.what), []).append(event)
+    return {
+        f"step {group[0].step}: {group[0].what}"
+        if len(group) == 1
+        else f"{len(group)} times: {kind}": group
+        for kind, group in kinds.items()
+    }
+
+
+def _draw_loss(
+    axes: "Axes", diaries: Sequence[Diary], axis: XAxis, lines: Sequence[Line]
+) -> Iterator["Artist"]:
+    """Draws, and yields the entries of the legend: colours are runs, strokes are splits."""
+    from matplotlib.lines import Line2D
+
+    curves = [
+        (series(d, "train", "bits_per_byte", axis), series(d, "valid", "bits_per_byte", axis))
+        for d in diaries
+    ]
+    for index, (train, valid) in enumerate(curves):
+        axes.plot(train.x, train.y, **pen(index), **TRAIN, marker=_dot(train))
+        axes.plot(valid.x, valid.y, **pen(index), **VALID)
+        if len(diaries) > 1:
+            yield Line2D([], [], **pen(index), linewidth=3, label=legend_name(diaries[index].name))
+    colour = COLOURS[0] if len(diaries) == 1 else GREY
+    yield Line2D([], [], color=colour, label="train", **TRAIN)
+    yield Line2D([], [], color=colour, label="valid", **VALID)
+    axes.set_ylim(*bounds(curves, lines))
+    dress(axes, x=X_LABELS[axis], y="bits per byte")
+
+
+def _draw_lines(axes: "Axes", lines: Sequence[Line]) -> Iterator["Artist"]:
+    for index, line in enumerate(lines):
+        dashes = DASHES[index % len(DASHES)]
+        name = plain(wrapped(f"{line.bits_per_byte:g} {line.label}"))
+        yield axes.axhline(
+            line.bits_per_byte, color="#333333", linewidth=1.1, linestyle=dashes, label=name
+        )
+
+
+def _draw_panel(axes: "Axes", field: str, diaries: Sequence[Diary], axis: XAxis) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    seen: list[float] = []
+    for index, diary in enumerate(diaries):
+        found = panel_series(diary, field, axis)
+        axes.plot(found.x, found.y, **pen(index), linewidth=1.0, marker=_dot(found))
+        seen += [y for y in found.y if math.isfinite(y)]
+    dress(axes, x=X_LABELS[axis], y="")
+    axes.set_title(PANELS[field], loc="left", fontsize=10)
+    if not seen:
+        axes.text(0.5, 0.5, "not in the journal", ha="center", color=GREY, transform=axes.transAxes)
+    elif field == "grad_norm" and min(seen) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(0, 1.1 * max(seen) or 1)
+        axes.yaxis.set_major_formatter("{x:g}" if field == "lr" else EngFormatter(sep=""))
+
+
+def _draw_events(
+    all_axes: Sequence["Axes"], diaries: Sequence[Diary], axis: XAxis
+) -> Iterator["Artist"]:
+    """A dotted line through every panel, and a mark at the top of the first."""
+    found = [event for diary in diaries for event in events(diary, axis)]
+    for index, (words, group) in enumerate(grouped(found).items()):
+        places = [event.x for event in group]
+        for axes in all_axes:
+            for x in places:
+                axes.axvline(x, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
+        mark = MARKERS[index % len(MARKERS)]
+        (handle,) = all_axes[0].plot(
+            places,
+            [1 - 0.035 * index] * len(places),
+            transform=all_axes[0].get_xaxis_transform(),
+            label=plain(wrapped(words)),
+            **(EVENT | {"marker": mark}),
+        )
+        yield handle
+
+
+def _dot(curve: Series) -> str:
+    """A single point has no line to be seen by."""
+    return "." if len(curve.x) == 1 else ""
+
+
+def _number_x(axes: "Axes", axis: XAxis) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=axis == "steps"))
+    if axis != "minutes":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -1,0 +1,151 @@
+"""What a journal says, as numbers to draw. Knows neither torch nor matplotlib."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sparing import units
+from sparing.errors import UserError
+from sparing.files import read_json
+from sparing.train import journal
+
+XAxis = Literal["steps", "bytes", "minutes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Diary:
+    """One run's journal, and whose it is."""
+
+    name: str
+    """Short, and different from the other runs of the picture."""
+    origin: str
+    """Folder, commit and device, for the small print."""
+    entries: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of one curve; NaN where the journal has no finite number."""
+
+    x: list[float]
+    y: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something noted at one moment of the run."""
+
+    x: float
+    step: int
+    what: str
+
+
+def read_diaries(runs: Sequence[Path]) -> list[Diary]:
+    """The journals of run folders, in the order given."""
+    if not runs:
+        raise UserError("name at least one run to draw")
+    return [
+        Diary(name, origin(run), _entries(run / "metrics.jsonl"))
+        for name, run in zip(short_names(runs), runs, strict=True)
+    ]
+
+
+def short_names(runs: Sequence[Path]) -> list[str]:
+    """The fewest last parts of each path that tell the runs apart."""
+    parts = [run.resolve().parts for run in runs]
+    if len(set(parts)) < len(parts):
+        twice = next(run for at, run in enumerate(runs) if parts[at] in parts[:at])
+        raise UserError(f"run {twice} is named twice; leave one out")
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def origin(run: Path) -> str:
+    """Where a run's numbers come from, in one line."""
+    path = run / "provenance.json"
+    known = read_json(path) if path.is_file() else {}
+    if not isinstance(known, dict):
+        known = {}
+    words = [str(run), f"commit {known.get('commit') or 'unknown'}"]
+    return " · ".join([*words, str(known["device"])] if known.get("device") else words)
+
+
+def series(diary: Diary, kind: str, field: str, axis: XAxis) -> Series:
+    """One number of the `train` or `valid` entries against steps, bytes or minutes."""
+    place = placing(diary, axis)
+    chosen = [entry for entry in diary.entries if entry["kind"] == kind and field in entry]
+    return Series(
+        [place(entry["step"]) for entry in chosen], [number(entry[field]) for entry in chosen]
+    )
+
+
+def events(diary: Diary, axis: XAxis) -> list[Event]:
+    """What happened to the run, such as skipped steps."""
+    place = placing(diary, axis)
+    return [
+        Event(place(entry["step"]), entry["step"], str(entry.get("what", "event")))
+        for entry in diary.entries
+        if entry["kind"] == "event"
+    ]
+
+
+def placing(diary: Diary, axis: XAxis) -> Callable[[int], float]:
+    """From a step to its place on the axis.
+
+    Only `train` entries carry the run's own bytes and minutes; others lie between two of them.
+    """
+    if axis == "steps":
+        return float
+    field = "tokens" if axis == "bytes" else "elapsed_s"
+    scale = bytes_per_token(diary) if axis == "bytes" else 1 / 60
+    known = [entry for entry in diary.entries if entry["kind"] == "train" and field in entry]
+    if not known:
+        raise UserError(f"run {diary.name} has no train entries with {field}; use --x steps")
+    steps = [0, *(entry["step"] for entry in known)]
+    values = [0.0, *(scale * number(entry[field]) for entry in known)]
+
+    def place(step: int) -> float:
+        if step > steps[-1]:
+            return float(values[-1] * step / steps[-1])
+        return float(np.interp(step, steps, values))
+
+    return place
+
+
+def bytes_per_token(diary: Diary) -> float:
+    """Mean bytes of a token of the training text: the journal gives its loss per either."""
+    for entry in diary.entries:
+        nats, bits = number(entry.get("nats_per_token")), number(entry.get("bits_per_byte"))
+        if entry["kind"] == "train" and nats > 0 and bits > 0:
+            return units.bits_per_byte(nats, 1) / bits
+    raise UserError(f"run {diary.name} has no finite train loss, so its bytes are not known")
+
+
+def number(value: Any) -> float:
+    """`value` as a float, NaN for what cannot be drawn."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return math.nan
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    entries = journal.read(path)
+    if not entries:
+        raise UserError(
+            f"{path} {'is empty' if path.exists() else 'is missing'}; train the run first"
+        )
+    for line, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
+            raise UserError(f"{path} line {line} is not a journal entry (kind and step)")
+    return entries
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

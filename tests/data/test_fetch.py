@@ -1,0 +1,151 @@
+import hashlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from sparing.data import fetch
+from sparing.data.fetch import download, home
+from sparing.errors import UserError
+
+CONTENT = bytes(range(256)) * 40
+CHECKSUM = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+class Host(ThreadingHTTPServer):
+    """Serves one file, breaking off after `most` bytes of each answer."""
+
+    most: int | None = None
+    ranged = True
+    status: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.asked: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/text.zip"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Host
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        if self.server.status:
+            self.send_error(self.server.status)
+            return
+        begin = int(asked[6:-1]) if asked and self.server.ranged else 0
+        if begin >= len(CONTENT):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(CONTENT)}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - begin))
+        self.end_headers()
+        end = None if self.server.most is None else begin + self.server.most
+        self.wfile.write(CONTENT[begin:end])
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setattr(fetch, "PAUSE_S", 0.0)
+    with Host() as host:
+        thread = threading.Thread(target=host.serve_forever, args=(0.01,))
+        thread.start()
+        yield host
+        host.shutdown()
+        thread.join()
+
+
+def test_a_file_arrives_whole_and_alone(host: Host, tmp_path: Path) -> None:
+    path = download(host.url, tmp_path / "new" / "text.zip", checksum=CHECKSUM, progress=False)
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_dropped_connection_is_taken_up_where_it_broke(host: Host, tmp_path: Path) -> None:
+    host.most = 4000
+    path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
+    assert path.read_bytes() == CONTENT
+    assert host.asked == [None, "bytes=4000-", "bytes=8000-"]
+
+
+def test_a_later_run_goes_on_with_the_part(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "text.zip.part").write_bytes(CONTENT[:5000])
+    path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
+    assert path.read_bytes() == CONTENT
+    assert host.asked == ["bytes=5000-"]
+
+
+def test_a_complete_part_needs_no_more_bytes(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "text.zip.part").write_bytes(CONTENT)
+    path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_part_longer_than_the_file_is_thrown_away(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "text.zip.part").write_bytes(CONTENT + b"x")
+    path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_sends_all_again(host: Host, tmp_path: Path) -> None:
+    host.ranged = False
+    (tmp_path / "text.zip.part").write_bytes(b"something else")
+    path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_hopeless_server_is_given_up(host: Host, tmp_path: Path) -> None:
+    host.ranged, host.most = False, 100
+    with pytest.raises(UserError, match=r"cannot download http://.*run it again"):
+        download(host.url, tmp_path / "text.zip", progress=False)
+    assert not (tmp_path / "text.zip").exists()
+    assert len(host.asked) == fetch.ATTEMPTS + 1
+
+
+def test_a_wrong_checksum_names_both_and_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    wrong = "sha256:" + "0" * 64
+    with pytest.raises(UserError, match=f"expected {wrong}, found {CHECKSUM}"):
+        download(host.url, tmp_path / "text.zip", checksum=wrong, progress=False)
+    assert list(tmp_path.glob("text*")) == []
+
+
+def test_a_refusal_says_what_the_server_answered(host: Host, tmp_path: Path) -> None:
+    host.status = 403
+    with pytest.raises(UserError, match="answers 403 Forbidden"):
+        download(host.url, tmp_path / "text.zip", progress=False)
+
+
+def test_a_server_that_is_not_there(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = host.url
+    host.server_close()
+    monkeypatch.setattr(fetch, "ATTEMPTS", 2)
+    with pytest.raises(UserError, match="cannot download"):
+        download(url, tmp_path / "text.zip", progress=False)
+
+
+def test_progress_is_shown_on_request(
+    host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    download(host.url, tmp_path / "text.zip", progress=True)
+    assert "text.zip" in capsys.readouterr().err
+
+
+def test_the_cache_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
+    assert home() == tmp_path
+    monkeypatch.delenv("SPARING_HOME")
+    assert home() == Path.home() / ".cache" / "sparing"

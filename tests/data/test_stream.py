@@ -1,0 +1,179 @@
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sparing.data.stream import IGNORED, Cursor, Segment, Stream, StreamConfig, _lengths
+from sparing.data.tokens import Split
+from sparing.errors import UserError
+
+START = 9_999
+
+
+def counting(tokens: int) -> Split:
+    """A text in which every token is its own position."""
+    return Split(np.arange(tokens, dtype=np.uint16), tokens, 0, START)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
+    config = StreamConfig(
+        batch=draw(st.integers(1, 9)),
+        segment=draw(st.integers(1, 20)),
+        randomised=draw(st.booleans()),
+        seed=draw(st.integers(0, 99)),
+    )
+    least = config.batch * config.segment
+    return counting(draw(st.integers(least, least + 200))), config
+
+
+def same(one: Segment, other: Segment) -> bool:
+    return (
+        torch.equal(one.inputs_BT, other.inputs_BT)
+        and torch.equal(one.targets_BT, other.targets_BT)
+        and one[2:] == other[2:]
+    )
+
+
+def kept(segment: Segment) -> torch.Tensor:
+    return segment.targets_BT[segment.targets_BT != IGNORED]
+
+
+@given(streams())
+def test_every_token_is_a_target_exactly_once(made: tuple[Split, StreamConfig]) -> None:
+    split, config = made
+    segments = list(Stream(split, config).one_epoch())
+    targets = torch.cat([kept(segment) for segment in segments])
+    assert sorted(targets.tolist()) == list(range(split.ids.size))
+    assert sum(segment.count for segment in segments) == split.ids.size
+
+
+@given(streams())
+def test_each_input_is_the_token_before_its_target(made: tuple[Split, StreamConfig]) -> None:
+    for segment in Stream(*made).one_epoch():
+        counted = segment.targets_BT != IGNORED
+        inputs, targets = segment.inputs_BT[counted], segment.targets_BT[counted]
+        assert torch.equal(inputs, torch.where(targets == 0, START, targets - 1))
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert segment.inputs_BT.is_contiguous()
+        assert segment.targets_BT.is_contiguous()
+
+
+@given(streams())
+def test_lanes_run_on_from_segment_to_segment(made: tuple[Split, StreamConfig]) -> None:
+    split, config = made
+    lanes = torch.cat([s.targets_BT for s in Stream(split, config).one_epoch()], dim=1)
+    lengths = [len(lane[lane != IGNORED]) for lane in lanes]
+    assert max(lengths) - min(lengths) <= 1
+    for lane in lanes:
+        run = lane[lane != IGNORED]
+        assert run.tolist() == list(range(int(run[0]), int(run[0]) + len(run)))
+
+
+@given(streams(), st.integers(0, 30))
+def test_the_cursor_alone_resumes_the_stream(
+    made: tuple[Split, StreamConfig], stopped: int
+) -> None:
+    whole = list(islice(Stream(*made).segments(), stopped + 4))
+    cursor = whole[stopped].cursor
+    resumed = islice(Stream(*made, cursor=cursor).segments(), 3)
+    assert all(same(*pair) for pair in zip(whole[stopped + 1 :], resumed, strict=True))
+
+
+@given(streams(), st.integers(1, 4))
+def test_processes_tile_the_whole(made: tuple[Split, StreamConfig], processes: int) -> None:
+    split, config = made
+    assume(config.batch >= processes)
+    edges = [config.batch * process // processes for process in range(processes + 1)]
+    parts = [Stream(split, config, range(*pair)).segments() for pair in pairwise(edges)]
+    for whole in islice(Stream(split, config).segments(), 8):
+        shares = [next(part) for part in parts]
+        assert torch.equal(torch.cat([s.inputs_BT for s in shares]), whole.inputs_BT)
+        assert torch.equal(torch.cat([s.targets_BT for s in shares]), whole.targets_BT)
+        assert sum(share.count for share in shares) == whole.count
+        assert {share.cursor for share in shares} == {whole.cursor}
+
+
+@given(streams())
+def test_only_the_first_segment_of_an_epoch_is_fresh(made: tuple[Split, StreamConfig]) -> None:
+    stream = Stream(*made)
+    epoch = list(stream.one_epoch())
+    assert [segment.fresh for segment in epoch] == [True] + [False] * (len(epoch) - 1)
+    assert epoch[-1].cursor == Cursor(1, 0, 0)
+    if not stream.config.randomised:
+        assert len(epoch) == stream.segments_per_epoch
+    following = list(islice(stream.segments(), len(epoch) + 1))[-1]
+    assert following.fresh
+    assert following.cursor.epoch >= 1
+
+
+def test_a_short_example_by_hand() -> None:
+    stream = Stream(counting(7), StreamConfig(batch=2, segment=3))
+    first, second = stream.one_epoch()
+    assert first.inputs_BT.tolist() == [[START, 0, 1], [2, 3, 4]]
+    assert first.targets_BT.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert first.cursor == Cursor(0, 1, 3)
+    assert second.targets_BT.tolist() == [[IGNORED], [6]]
+    assert second.count == 1
+    assert (stream.tokens_per_epoch, stream.segments_per_epoch) == (7, 2)
+
+
+def test_randomised_lengths_are_distributed_as_published() -> None:
+    lengths = _lengths(np.random.default_rng(1), 1024, 200_000)
+    assert lengths.mean() == pytest.approx(995.8, abs=1.0)
+    assert (lengths == 1024).mean() == pytest.approx(0.475, abs=0.01)
+    assert (lengths < 600).mean() == pytest.approx(0.05, abs=0.005)
+    assert lengths.max() == 1024
+    assert _lengths(np.random.default_rng(1), 8, 1000).min() == 5
+
+
+def test_epochs_and_seeds_draw_other_lengths() -> None:
+    def drawn(seed: int, epoch: int) -> list[int]:
+        config = StreamConfig(batch=1, segment=64, randomised=True, seed=seed)
+        segments = Stream(counting(2000), config, cursor=Cursor(epoch)).segments()
+        return [segment.inputs_BT.size(1) for segment in islice(segments, 10)]
+
+    assert drawn(1, 0) == drawn(1, 0)
+    assert drawn(1, 0) != drawn(2, 0)
+    assert drawn(1, 0) != drawn(1, 1)
+
+
+def test_the_expected_number_of_segments_is_near_the_truth() -> None:
+    config = StreamConfig(batch=2, segment=50, randomised=True)
+    stream = Stream(counting(30_000), config)
+    epoch = list(stream.one_epoch())
+    assert stream.segments_per_epoch == pytest.approx(len(epoch), rel=0.03)
+
+
+def test_text_too_short_to_train_on_is_refused_with_its_numbers() -> None:
+    stream = Stream(counting(99), StreamConfig(batch=10, segment=10))
+    with pytest.raises(UserError, match=r"99 tokens.*10 x 10 = 100; lower one of them"):
+        stream.segments()
+    with pytest.raises(UserError, match="99 tokens, too few for a batch of 100 lanes"):
+        Stream(counting(99), StreamConfig(batch=100, segment=1))
+    with pytest.raises(UserError, match="at least 1"):
+        Stream(counting(99), StreamConfig(batch=0, segment=1))
+
+
+def test_text_shorter_than_a_segment_can_still_be_scored() -> None:
+    (segment,) = Stream(counting(3), StreamConfig(batch=1, segment=64)).one_epoch()
+    assert segment.targets_BT.tolist() == [[0, 1, 2]]
+
+
+def test_a_cursor_of_another_corpus_is_refused() -> None:
+    with pytest.raises(UserError, match="position 50, but its lanes have 10 tokens"):
+        Stream(counting(20), StreamConfig(batch=2, segment=2), cursor=Cursor(0, 3, 50))
+
+
+def test_a_mapped_file_is_read_as_the_array_is(tmp_path: Path) -> None:
+    def draw(split: Split) -> Iterator[Segment]:
+        return Stream(split, StreamConfig(batch=3, segment=5)).one_epoch()
+
+    counting(100).ids.tofile(tmp_path / "ids.bin")
+    mapped = Split(np.memmap(tmp_path / "ids.bin", np.uint16, "r"), 100, 0, START)
+    assert all(same(*pair) for pair in zip(draw(mapped), draw(counting(100)), strict=True))

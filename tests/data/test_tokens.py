@@ -1,0 +1,234 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparing.data import tokens
+from sparing.data.local import split_by_bytes
+from sparing.data.tokens import (
+    DataConfig,
+    first_bytes,
+    open_tokens,
+    prepare,
+    tokens_from_text,
+    without_newlines,
+)
+from sparing.data.vocab import Bytes, learn
+from sparing.errors import UserError
+
+TEXT = b"the cat sat on the mat .\nthe dog  sat .\n\n" * 25
+KINDS = ("bytes", "symbols", "characters", "words", "pieces")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "own text.txt"
+    path.write_bytes(TEXT)
+    return path
+
+
+def config(corpus: Path, **settings: Any) -> DataConfig:
+    return DataConfig(corpus=str(corpus), **settings)
+
+
+@pytest.mark.filterwarnings("ignore:builtin type")
+@pytest.mark.parametrize("kind", KINDS)
+def test_prepared_tokens_stand_for_the_text(corpus: Path, kind: Any) -> None:
+    if kind == "pieces":
+        pytest.importorskip("sentencepiece")
+    size = 290 if kind == "pieces" else None
+    found = prepare(config(corpus, vocab=kind, vocab_size=size), progress=False)
+    for name, text in split_by_bytes(TEXT).items():
+        split = found.split(name)
+        np.testing.assert_array_equal(split.ids, found.vocab.encode(text))
+        assert split.size_bytes == len(text)
+        assert split.words == len(text.split()) + text.count(b"\n")
+        assert split.start == found.vocab.start
+        if found.vocab.lossless:
+            assert found.vocab.decode(split.ids) == text
+
+
+def test_ids_are_mapped_and_cannot_be_changed(corpus: Path) -> None:
+    ids = prepare(config(corpus), progress=False).split("train").ids
+    assert isinstance(ids, np.memmap)
+    assert ids.dtype == np.uint8
+    with pytest.raises(ValueError, match="read-only"):
+        ids[0] = 1
+
+
+def test_a_second_call_reads_no_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(config(corpus), progress=False)
+    monkeypatch.setattr(tokens, "read_splits", None)
+    second = prepare(config(corpus), progress=False)
+    assert second.folder == first.folder
+    assert second.config == first.config
+
+
+def test_a_changed_file_or_setting_is_prepared_anew(corpus: Path) -> None:
+    first = prepare(config(corpus), progress=False)
+    assert prepare(config(corpus, newlines=False), progress=False).folder != first.folder
+    corpus.write_bytes(TEXT + b"more\n")
+    changed = prepare(config(corpus), progress=False)
+    assert changed.folder != first.folder
+    assert changed.vocab.decode(changed.split("test").ids).endswith(b"more\n")
+
+
+def test_folders_are_named_after_corpus_and_vocabulary(corpus: Path, cache: Path) -> None:
+    folder = prepare(config(corpus), progress=False).folder
+    assert folder.parent == cache / "tokens"
+    assert folder.name.startswith("own-text-txt-bytes-")
+    assert {path.name for path in folder.iterdir()} == {
+        "train.bin",
+        "valid.bin",
+        "test.bin",
+        "meta.json",
+    }
+
+
+def test_a_failure_leaves_no_folder(corpus: Path, cache: Path) -> None:
+    corpus.write_bytes(b"a" * 1000 + b"b" * 100)
+    with pytest.raises(UserError, match="never seen in training"):
+        prepare(config(corpus, vocab="symbols"), progress=False)
+    assert list((cache / "tokens").iterdir()) == []
+
+
+def test_newlines_can_be_removed_before_tokenising(corpus: Path) -> None:
+    found = prepare(config(corpus, vocab="symbols", newlines=False), progress=False)
+    assert found.vocab.size == len(set(TEXT)) - 1
+    assert b"\n" not in found.vocab.decode(found.split("train").ids)
+
+
+@pytest.mark.parametrize("damage", ["cut", "grown", "missing"])
+def test_a_damaged_bin_is_refused_by_name(corpus: Path, damage: str) -> None:
+    folder = prepare(config(corpus), progress=False).folder
+    path = folder / "valid.bin"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] if damage == "cut" else TEXT)
+    with pytest.raises(UserError, match=r"valid\.bin has .* bytes instead of .*prepare it again"):
+        open_tokens(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"format": 99}, "not of token format"),
+        ({"splits": {}}, "damaged"),
+        ({"vocab": {"kind": "runes"}}, "unknown vocabulary"),
+        ({"config": {"korpus": "x"}}, "unknown setting"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(corpus: Path, change: dict[str, Any], reason: str) -> None:
+    folder = prepare(config(corpus), progress=False).folder
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | change))
+    with pytest.raises(UserError, match=reason):
+        open_tokens(folder)
+
+
+def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"meta\.json is missing"):
+        open_tokens(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["characters", "words", "pieces"])
+def test_a_binary_file_is_for_bytes_only(corpus: Path, kind: Any) -> None:
+    corpus.write_bytes(TEXT + b"\0")
+    with pytest.raises(UserError, match=r"NUL bytes.*vocab=bytes"):
+        prepare(config(corpus, vocab=kind), progress=False)
+    assert prepare(config(corpus), progress=False).split("test").ids[-1] == 0
+
+
+def test_bad_settings_and_names_are_refused(corpus: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.vocab_size is for pieces"):
+        prepare(config(corpus, vocab_size=300), progress=False)
+    with pytest.raises(UserError, match="unknown split 'vaild'; did you mean 'valid'"):
+        prepare(config(corpus), progress=False).split("vaild")
+
+
+def test_text_in_memory_becomes_a_split() -> None:
+    split = tokens_from_text(b"two words\n", Bytes())
+    assert (split.ids.tolist(), split.size_bytes) == (list(b"two words\n"), 10)
+    assert (split.words, split.start) == (3, 10)
+    with pytest.raises(UserError, match="empty"):
+        tokens_from_text(b"", Bytes())
+
+
+@pytest.mark.parametrize("kind", ["bytes", "symbols", "characters"])
+def test_newline_tokens_can_be_left_out_of_a_split(kind: str) -> None:
+    vocab = learn(kind, TEXT)
+    split = without_newlines(tokens_from_text(TEXT, vocab), vocab)
+    assert vocab.decode(split.ids) == TEXT.replace(b"\n", b"")
+    assert split.size_bytes == split.ids.size
+    assert split.words == len(TEXT.split())
+
+
+def test_newlines_cannot_be_left_out_of_words() -> None:
+    vocab = learn("words", TEXT)
+    with pytest.raises(UserError, match="no-newlines protocol"):
+        without_newlines(tokens_from_text(TEXT, vocab), vocab)
+
+
+def test_a_vocabulary_without_newlines_has_none_to_leave_out() -> None:
+    vocab = learn("symbols", b"a b")
+    split = tokens_from_text(b"b a", vocab)
+    assert without_newlines(split, vocab) is split
+
+
+def test_a_split_is_cut_after_whole_tokens() -> None:
+    vocab = learn("characters", "aé\n".encode())
+    split = tokens_from_text("aéa\na".encode(), vocab)
+    cut = first_bytes(split, 4, vocab)
+    assert vocab.decode(cut.ids) == "aéa".encode()
+    assert (cut.size_bytes, cut.words) == (4, 1)
+    assert vocab.decode(first_bytes(split, 2, vocab).ids) == b"a"
+    assert first_bytes(split, 6, vocab) is split
+    with pytest.raises(UserError, match="no whole token"):
+        first_bytes(split, 0, vocab)
+
+
+def test_the_default_corpus_is_pythons_own_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(DataConfig(), progress=False)
+    assert prepare(DataConfig(), progress=False).folder == first.folder
+    assert first.split("train").ids.size > 1_000_000
+    assert first.vocab.decode(first.split("test").ids[:8]) == b"# file: "
+    content = first.manifest["splits"]["train"]["text_sha256"]
+    monkeypatch.setenv("SPARING_HOME", os.environ["SPARING_HOME"] + "-2")
+    second = prepare(DataConfig(), progress=False)
+    assert second.folder != first.folder
+    assert second.manifest["splits"]["train"]["text_sha256"] == content
+
+
+def test_the_no_newlines_protocol_counts_as_transformer_xl_does(
+    enwik8: dict[str, bytes],
+) -> None:
+    split = without_newlines(tokens_from_text(enwik8["test"], Bytes()), Bytes())
+    assert split.ids.size == split.size_bytes == 4_943_417
+
+
+@pytest.mark.soak
+def test_enwik8_is_prepared_end_to_end(shared_data: Path) -> None:
+    settings = DataConfig(corpus="enwik8", vocab="symbols", newlines=False)
+    found = prepare(settings, shared_data / "enwik8.xz", progress=False)
+    assert found.vocab.size == 204
+    assert [found.split(name).ids.size for name in ("train", "valid", "test")] == [
+        88_982_818,
+        4_945_742,
+        4_943_417,
+    ]
+    assert prepare(settings, progress=False).folder == found.folder
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:builtin type")
+def test_wikitext_2_gives_the_par_seeds_pieces(shared_data: Path) -> None:
+    settings = DataConfig(corpus="wikitext-2", vocab="par-pieces")
+    found = prepare(settings, shared_data, progress=False)
+    assert found.vocab.size == 12_000
+    valid = found.split("valid")
+    assert valid.words == 217_646
+    assert abs(valid.ids.size - 314_886) < 3_000

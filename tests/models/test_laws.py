@@ -1,0 +1,132 @@
+"""What every family must obey."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparing.models import FAMILIES
+from sparing.models.api import IGNORED, LanguageModel, State, lanes
+from sparing.models.cost import cost
+from tests.models.tiny import CONFIGS, VOCAB, tiny
+
+every_family = pytest.mark.parametrize("name", CONFIGS)
+
+
+def text(batch: int = 2, length: int = 12) -> Tensor:
+    return torch.randint(0, VOCAB, (batch, length), generator=torch.Generator().manual_seed(3))
+
+
+def run(model: LanguageModel, tokens_BT: Tensor, sizes: int | list[int]) -> tuple[Tensor, State]:
+    state, pieces = model.initial_state(tokens_BT.size(0)), []
+    for piece_BT in tokens_BT.split(sizes, dim=1):
+        out = model(piece_BT, state)
+        state, pieces = out.state, [*pieces, out.hidden_BTD]
+    return torch.cat(pieces, dim=1), state
+
+
+def test_every_family_has_a_tiny_config() -> None:
+    assert {family for family, _ in CONFIGS.values()} == set(FAMILIES)
+
+
+@every_family
+def test_the_future_is_invisible(name: str) -> None:
+    model, tokens_BT = tiny(name), text()
+    changed_BT = tokens_BT.clone()
+    changed_BT[:, 7] = (changed_BT[:, 7] + 1) % VOCAB
+    before, after = run(model, tokens_BT, 12)[0], run(model, changed_BT, 12)[0]
+    torch.testing.assert_close(before[:, :7], after[:, :7], rtol=0, atol=0)
+    assert (before[:, 7:] - after[:, 7:]).abs().amax() > 1e-3
+
+
+@every_family
+@pytest.mark.parametrize("size", [1, 5])
+def test_segments_do_not_change_the_answer(name: str, size: int) -> None:
+    model, tokens_BT = tiny(name), text()
+    whole, whole_state = run(model, tokens_BT, 12)
+    cut, cut_state = run(model, tokens_BT, size)
+    torch.testing.assert_close(cut, whole)
+    assert whole_state.keys() == cut_state.keys()
+    for key in whole_state:
+        torch.testing.assert_close(cut_state[key], whole_state[key])
+
+
+@every_family
+def test_batch_rows_do_not_talk(name: str) -> None:
+    model, tokens_BT = tiny(name), text(3)
+    together, state = run(model, tokens_BT, 6)
+    alone, alone_state = run(model, tokens_BT[1:2], 6)
+    torch.testing.assert_close(together[1:2], alone)
+    for key, tensor in lanes(state, slice(1, 2)).items():
+        torch.testing.assert_close(tensor, alone_state[key])
+
+
+@every_family
+def test_state_is_lanes_first_and_free_of_the_graph(name: str) -> None:
+    model = tiny(name).train()
+    state = model(text(3), model.initial_state(3)).state
+    assert all(tensor.size(0) == 3 and not tensor.requires_grad for tensor in state.values())
+    assert state.keys() == model.initial_state(3).keys()
+
+
+@every_family
+def test_every_parameter_gets_a_gradient_and_one_group(name: str) -> None:
+    model, tokens_BT = tiny(name).train(), text()
+    state = model(tokens_BT, model.initial_state(2)).state
+    out = model(tokens_BT, state)
+    (model.head.nats(out.hidden_BTD[:, :-1], tokens_BT[:, 1:]).mean() + out.penalty).backward()
+    idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not idle
+    grouped = [name for group in model.parameter_groups() for name, _ in group.named]
+    assert sorted(grouped) == sorted(name for name, _ in model.named_parameters())
+    assert all(
+        parameter.size(0) % group.blocks == 0
+        for group in model.parameter_groups()
+        for _, parameter in group.named
+    )
+
+
+@every_family
+def test_loss_at_initialisation_is_near_the_logarithm_of_the_vocabulary(name: str) -> None:
+    torch.manual_seed(0)
+    family, config = CONFIGS[name]
+    model, tokens_BT = FAMILIES[family].model(config).eval(), text(8, 20)
+    out = model(tokens_BT, model.initial_state(8))
+    loss = model.head.nats(out.hidden_BTD[:, :-1], tokens_BT[:, 1:]).mean().item()
+    assert loss == pytest.approx(math.log(VOCAB), abs=0.25)
+
+
+@every_family
+def test_ignored_targets_cost_nothing(name: str) -> None:
+    model, tokens_BT = tiny(name), text()
+    out = model(tokens_BT, model.initial_state(2))
+    targets_BT = tokens_BT.clone()
+    targets_BT[:, 4:] = IGNORED
+    nats_BT = model.head.nats(out.hidden_BTD, targets_BT)
+    assert not nats_BT[:, 4:].any()
+    log_probability = model.head.logits(out.hidden_BTD).log_softmax(-1)
+    expected = -log_probability[:, :4].gather(-1, tokens_BT[:, :4, None]).squeeze(-1)
+    torch.testing.assert_close(nats_BT[:, :4].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@every_family
+def test_collapsing_changes_no_answer_and_no_more_than_the_price(name: str) -> None:
+    model, tokens_BT = tiny(name), text()
+    before, price = run(model, tokens_BT, 5)[0], cost(model)
+    model.collapse()
+    torch.testing.assert_close(run(model, tokens_BT, 5)[0], before)
+    assert sum(p.numel() for p in model.parameters()) == price.parameters_deployed
+    assert price.flops_per_token > 0
+
+
+@every_family
+def test_the_full_state_is_as_large_as_the_price_list_says(name: str) -> None:
+    model = tiny(name)
+    _, state = run(model, text(1, 80), 16)
+    assert sum(tensor.numel() for tensor in state.values()) == model.state_numbers()
+
+
+@every_family
+def test_telemetry_is_plain_numbers(name: str) -> None:
+    assert all(isinstance(value, float) for value in tiny(name).telemetry().values())

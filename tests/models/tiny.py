@@ -1,0 +1,58 @@
+"""A tiny config of every family, dropout off, memory longer than any text of the laws."""
+
+from typing import Any
+
+import torch
+
+from sparing.models import FAMILIES
+from sparing.models.api import LanguageModel
+from sparing.models.sha_rnn import SHARNNConfig
+
+VOCAB = 11
+
+_SHA = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "depth": 3,
+    "boom_dim": 16,
+    "memory": 64,
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.0,
+    "dropout_output": 0.0,
+}
+
+CONFIGS: dict[str, tuple[str, Any]] = {
+    "sha_rnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,))),
+    "sha_rnn all layers": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(0, 1, 2))),
+    "sha_rnn no attention": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=())),
+    "sha_rnn gru": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), core="gru")),
+    "sha_rnn qrnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), core="qrnn")),
+    "sha_rnn pre-norm": (
+        "sha_rnn",
+        SHARNNConfig(**_SHA, attention_at=(1,), residual=True, skip="raw"),
+    ),
+    "sha_rnn as drawn": (
+        "sha_rnn",
+        SHARNNConfig(
+            **_SHA,
+            attention_at=(1,),
+            wiring="figure",
+            boom_norm="single",
+            gate="paper",
+            gelu="erf",
+            bias=False,
+        ),
+    ),
+    "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
+}
+
+
+def tiny(name: str) -> LanguageModel:
+    """A model with lively weights: fresh ones are so small that laws would hold by accident."""
+    torch.manual_seed(7)
+    family, config = CONFIGS[name]
+    model = FAMILIES[family].model(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.double().eval()

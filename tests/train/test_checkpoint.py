@@ -1,0 +1,111 @@
+"""Checkpoints survive kills and refuse damage."""
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparing.errors import UserError
+from sparing.train import checkpoint
+from sparing.train.checkpoint import Checkpoint
+
+IDENTITY = {"family": "toy", "dim": 3, "layers": (1, 2)}
+
+
+def number(value: int) -> Checkpoint:
+    tensors = {"model": {"w": torch.full((3,), float(value))}, "state": {"s": torch.ones(2)}}
+    return Checkpoint(tensors, {"step": value})
+
+
+def step_of(folder: Path, name: str = "last") -> int:
+    loaded = checkpoint.load(folder, name, IDENTITY)
+    assert loaded.tensors["model"]["w"].tolist() == [float(loaded.cursor["step"])] * 3
+    return int(loaded.cursor["step"])
+
+
+def test_what_is_saved_is_loaded_and_the_previous_one_stays(tmp_path: Path) -> None:
+    for value in (1, 2, 3):
+        checkpoint.save(tmp_path, "last", number(value), IDENTITY)
+    checkpoint.save(tmp_path, "best", number(2), IDENTITY)
+    checkpoint.save(tmp_path, "best", number(9), IDENTITY)
+    found = {name: step_of(tmp_path, name) for name in ("last", "previous", "best")}
+    assert found == {"last": 3, "previous": 2, "best": 9}
+    assert {path.name for path in tmp_path.iterdir()} == {"last", "previous", "best"}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_killed_at_any_file_operation_a_whole_checkpoint_is_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies before the n-th change to the disk, for every n, and then opens the folder."""
+    for moment in itertools.count():
+        folder = tmp_path / str(moment)
+        checkpoint.save(folder, name, number(1), IDENTITY)
+        checkpoint.save(folder, name, number(2), IDENTITY)
+        with monkeypatch.context() as patch:
+            finished = die_at(moment, patch, folder, name)
+        assert step_of(folder, name) in (2, 3)
+        checkpoint.save(folder, name, number(4), IDENTITY)
+        assert step_of(folder, name) == 4
+        if finished:
+            break
+    assert moment > 5
+
+
+def die_at(moment: int, patch: pytest.MonkeyPatch, folder: Path, name: str) -> bool:
+    left = itertools.count(moment, -1)
+
+    def mortal(operation):  # type: ignore[no-untyped-def]
+        def operate(*arguments, **options):  # type: ignore[no-untyped-def]
+            if next(left) <= 0:
+                raise Killed
+            return operation(*arguments, **options)
+
+        return operate
+
+    patch.setattr(os, "replace", mortal(os.replace))
+    patch.setattr(Path, "rename", mortal(Path.rename))
+    patch.setattr(Path, "mkdir", mortal(Path.mkdir))
+    patch.setattr(shutil, "rmtree", mortal(shutil.rmtree))
+    patch.setattr(checkpoint, "save_file", mortal(checkpoint.save_file))
+    try:
+        checkpoint.save(folder, name, number(3), IDENTITY)
+    except Killed:
+        return False
+    return True
+
+
+def test_a_flipped_bit_is_found_and_the_previous_one_offered(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    checkpoint.save(tmp_path, "last", number(2), IDENTITY)
+    for file in sorted((tmp_path / "last").iterdir()):
+        content = file.read_bytes()
+        for at in (0, len(content) // 2, len(content) - 2):
+            file.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+            with pytest.raises(UserError, match=file.name) as refusal:
+                checkpoint.load(tmp_path, "last", IDENTITY)
+            assert "\n" not in str(refusal.value)
+        file.write_bytes(content[:-2])
+        with pytest.raises(UserError, match=file.name):
+            checkpoint.load(tmp_path, "last", IDENTITY)
+        file.write_bytes(content)
+    assert step_of(tmp_path, "last") == 2
+    (tmp_path / "last" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model.safetensors is missing; still there: previous"):
+        checkpoint.load(tmp_path, "last", IDENTITY)
+    assert step_of(tmp_path, "previous") == 1
+
+
+def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    with pytest.raises(UserError, match="dim is 3 there and 4 here"):
+        checkpoint.load(tmp_path, "last", {**IDENTITY, "dim": 4})
+    with pytest.raises(UserError, match="no checkpoint"):
+        checkpoint.load(tmp_path, "best", IDENTITY)
