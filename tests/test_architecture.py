@@ -41,12 +41,18 @@ def imported(path: Path) -> set[str]:
     """Dotted names below `sparing` that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sparing":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] == "sparing"
+        ):
             below = node.module.removeprefix("sparing").lstrip(".")
             found |= {below} if below else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-            found |= {name.removeprefix("sparing.") for name in names if name.startswith("sparing.")}
+            found |= {
+                name.removeprefix("sparing.") for name in names if name.startswith("sparing.")
+            }
     return found
 
 

@@ -17,19 +17,14 @@ Config = TypeVar("Config")
 
 def to_json(config: Any) -> dict[str, Any]:
     """A plain dict that `from_json` turns back into an equal config."""
-    return {
-        field.name: _plain(getattr(config, field.name))
-        for field in dataclasses.fields(config)
-    }
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
 def from_json(kind: type[Config], data: Mapping[str, Any], where: str = "") -> Config:
     """Build a config of `kind`, checking every name and type on the way."""
     hints = get_type_hints(kind)
     _refuse_unknown(hints, data, where)
-    values = {
-        name: coerce(value, hints[name], f"{where}{name}") for name, value in data.items()
-    }
+    values = {name: coerce(value, hints[name], f"{where}{name}") for name, value in data.items()}
     missing = [
         field.name
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]  # kind is a dataclass

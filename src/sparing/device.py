@@ -66,7 +66,7 @@ def _settle(precision: Precision, device: torch.device) -> Precision:
     if precision == "auto":
         return "bfloat16" if device.type == "cuda" else "float32"
     if precision == "float16" and device.type == "cpu":
-        # Loss scaling and half-precision kernels are for GPUs; a recipe made for one still runs here.
+        # Half-precision kernels are for GPUs; a recipe made for one still runs here.
         return "float32"
     return precision
 

@@ -225,10 +225,11 @@ def test_enwik8_is_prepared_end_to_end(shared_data: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:builtin type")
-def test_wikitext_2_gives_the_par_seeds_pieces(shared_data: Path) -> None:
+def test_wikitext_2_gives_about_the_par_seeds_pieces(shared_data: Path) -> None:
     settings = DataConfig(corpus="wikitext-2", vocab="par-pieces")
     found = prepare(settings, shared_data, progress=False)
     assert found.vocab.size == 12_000
     valid = found.split("valid")
     assert valid.words == 217_646
-    assert abs(valid.ids.size - 314_886) < 3_000
+    # The seed's files hold 314,886; an older SentencePiece split `<unk>` in another way.
+    assert valid.ids.size == pytest.approx(314_886, rel=0.02)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from tests.models.tiny import CONFIGS, VOCAB, tiny
 from torch import Tensor
 
 from sparing.models import FAMILIES
 from sparing.models.api import IGNORED, LanguageModel, State, lanes
 from sparing.models.cost import cost
-from tests.models.tiny import CONFIGS, VOCAB, tiny
 
 every_family = pytest.mark.parametrize("name", CONFIGS)
 

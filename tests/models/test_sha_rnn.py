@@ -78,7 +78,9 @@ def test_the_original_programs_numbers_are_reproduced(name: str) -> None:
         targets_BT = tokens_BN[:, piece.start + 1 : piece.stop + 1]
         loss = model.head.nats(out.hidden_BTD, targets_BT).mean()
         where, state = f"segment{number}.", out.state
-        torch.testing.assert_close(out.hidden_BTD.transpose(0, 1), golden[where + "hidden"], **close)
+        torch.testing.assert_close(
+            out.hidden_BTD.transpose(0, 1), golden[where + "hidden"], **close
+        )
         torch.testing.assert_close(
             model.head.logits(out.hidden_BTD).transpose(0, 1), golden[where + "logits"], **close
         )
@@ -113,7 +115,11 @@ def check_state(state: dict[str, Tensor], golden: dict[str, Tensor], where: str)
 
 @pytest.mark.parametrize(
     ("attention_at", "training", "deployed"),
-    [((2,), 53_773_517, 51_674_317), ((0, 1, 2, 3), 63_247_565, 54_850_765), ((), 50_615_501, 50_615_501)],  # noqa: E501
+    [
+        ((2,), 53_773_517, 51_674_317),
+        ((0, 1, 2, 3), 63_247_565, 54_850_765),
+        ((), 50_615_501, 50_615_501),
+    ],
 )
 def test_parameter_counts_are_the_originals_less_what_nothing_uses(
     attention_at: tuple[int, ...], training: int, deployed: int

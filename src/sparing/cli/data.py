@@ -1,7 +1,6 @@
 """`sparing data`: corpora, fetched, verified, tokenised."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer

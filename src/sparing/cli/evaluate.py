@@ -88,12 +88,23 @@ class Asking:
         batch = run.evaluate.batch
         if self.window is None or self.stride is None:
             return carried(
-                model, text, hardware, batch=batch, segment=run.evaluate.segment,
-                protocol=self.protocol, progress=True,
+                model,
+                text,
+                hardware,
+                batch=batch,
+                segment=run.evaluate.segment,
+                protocol=self.protocol,
+                progress=True,
             )
         return windowed(
-            model, text, hardware, window=self.window, stride=self.stride, batch=batch,
-            protocol=self.protocol, progress=True,
+            model,
+            text,
+            hardware,
+            window=self.window,
+            stride=self.stride,
+            batch=batch,
+            protocol=self.protocol,
+            progress=True,
         )
 
 
@@ -102,9 +113,7 @@ def _reading(run: RunConfig, batch: int | None, segment: int | None) -> Any:
     return replace(e, batch=batch or e.batch, segment=segment or e.segment)
 
 
-def _text(
-    run: RunConfig, source: Path | None, name: str, protocol: str, size: int | None
-) -> Split:
+def _text(run: RunConfig, source: Path | None, name: str, protocol: str, size: int | None) -> Split:
     tokens = prepare(run.data, source)
     split = tokens.split(name)
     if size is not None:
@@ -119,8 +128,14 @@ def _load(
 
 
 def _sweep(
-    folder: RunFolder, hardware: Hardware, what: tuple[RunConfig, str | None], text: Split,
-    ask: Asking, memory: str, *, as_json: bool,
+    folder: RunFolder,
+    hardware: Hardware,
+    what: tuple[RunConfig, str | None],
+    text: Split,
+    ask: Asking,
+    memory: str,
+    *,
+    as_json: bool,
 ) -> None:
     run, checkpoint = what
     rows = []
@@ -144,9 +159,7 @@ def _lengths(memory: str) -> list[int]:
         raise UserError(f"--memory takes numbers such as 0,1000,5000, not {memory!r}") from None
 
 
-def _context(
-    model: LanguageModel, text: Split, hardware: Hardware, length: int
-) -> dict[str, Any]:
+def _context(model: LanguageModel, text: Split, hardware: Hardware, length: int) -> dict[str, Any]:
     points = context_curve(model, text, hardware, length=length)
     return {
         f"{point.low}-{point.high}": {

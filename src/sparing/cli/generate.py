@@ -53,8 +53,11 @@ def generate(
         words = done.prompt.decode("utf-8", errors="replace")
         if as_json:
             record = {
-                "prompt": words, "text": done.text, "tokens": done.tokens,
-                "finish": done.finish, "elapsed_s": done.elapsed_s,
+                "prompt": words,
+                "text": done.text,
+                "tokens": done.tokens,
+                "finish": done.finish,
+                "elapsed_s": done.elapsed_s,
             }
             typer.echo(json.dumps(record))
         else:

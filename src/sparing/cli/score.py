@@ -17,9 +17,9 @@ from sparing.runs.folder import load_model, open_run
 
 def score(
     path: Annotated[Path, typer.Argument(metavar="RUN")],
-    file: Annotated[
-        Path, typer.Argument(help="One sentence a line; - is standard input.")
-    ] = Path("-"),
+    file: Annotated[Path, typer.Argument(help="One sentence a line; - is standard input.")] = Path(
+        "-"
+    ),
     text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Every token's bits.")] = False,
     ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
@@ -47,7 +47,9 @@ def _sentences(file: Path, given: list[str], *, whole: bool) -> list[bytes]:
     sentences = [data] if whole else data.splitlines()
     sentences = [sentence for sentence in sentences if sentence]
     if not sentences:
-        raise UserError(f"there is nothing to score in {'standard input' if str(file) == '-' else file}")  # noqa: E501
+        raise UserError(
+            f"there is nothing to score in {'standard input' if str(file) == '-' else file}"
+        )
     return sentences
 
 

@@ -38,7 +38,7 @@ class ParameterGroup:
     """Parameters an optimizer should treat alike."""
 
     role: str
-    """`matrix` (weights between hidden layers), `table` (embedding, head) or `vector` (the rest)."""
+    """`matrix` (weights between layers), `table` (embedding, head) or `vector` (the rest)."""
     blocks: int
     """Square-ish matrices stacked along the rows: 4 for the gates of an LSTM, else 1."""
     named: tuple[tuple[str, nn.Parameter], ...]
@@ -60,17 +60,17 @@ class LanguageModel(nn.Module):
         """Read one segment of at least one token per lane."""
         raise NotImplementedError
 
-    def after_step(self) -> None:  # noqa: B027  most models have nothing to do here
+    def after_step(self) -> None:
         """Called after every optimizer step, e.g. to clamp what must stay in range."""
 
     def telemetry(self) -> dict[str, float]:
         """Numbers about the model worth a curve, e.g. the span of each head."""
         return {}
 
-    def collapse(self) -> None:  # noqa: B027  most models are deployed as they are trained
+    def collapse(self) -> None:
         """Fold away, in place, what only training needs; the function stays the same."""
 
-    def compile_parts(self) -> None:  # noqa: B027  a model may gain nothing
+    def compile_parts(self) -> None:
         """Compile, in place, the parts that gain from `torch.compile`."""
 
     def flops_per_token(self) -> float:
@@ -99,7 +99,7 @@ class LanguageModel(nn.Module):
         owner = self.get_submodule(name.rpartition(".")[0])
         if parameter.ndim != 2:
             return "vector", 1
-        if isinstance(owner, nn.Embedding) or owner is self.head:
+        if isinstance(owner, nn.Embedding) or name.startswith("head."):
             return "table", 1
         return "matrix", stacked_blocks(owner, name)
 

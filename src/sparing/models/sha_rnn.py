@@ -61,7 +61,9 @@ class SHARNNConfig:
 
     def __post_init__(self) -> None:
         if any(not 0 <= layer < self.depth for layer in self.attention_at):
-            raise ValueError(f"attention_at {self.attention_at} must name blocks below {self.depth}")
+            raise ValueError(
+                f"attention_at {self.attention_at} must name blocks below {self.depth}"
+            )
         if self.boom_dim % self.dim:
             raise ValueError(f"boom_dim {self.boom_dim} must be a multiple of dim {self.dim}")
         if min(self.vocab_size, self.dim, self.depth) < 1 or self.memory < 0:
@@ -135,7 +137,8 @@ class Expand(nn.Module):
         skip_BTD = normed_BTD if self.norm_skip is None else self.norm_skip(hidden_BTD)
         if self.skip == "raw":
             skip_BTD = hidden_BTD
-        return skip_BTD + self.dropout(self.boom(normed_BTD))
+        out_BTD: Tensor = skip_BTD + self.dropout(self.boom(normed_BTD))
+        return out_BTD
 
 
 class Block(nn.Module):
@@ -181,7 +184,7 @@ class SHARNN(LanguageModel):
         self.blocks = nn.ModuleList(
             Block(config, attends=layer in config.attention_at) for layer in range(config.depth)
         )
-        self.head = SoftmaxHead(self.embedding.weight, bias=config.bias)
+        self.head = SoftmaxHead(_table(self.embedding), bias=config.bias)
         self.dropout_input = nn.Dropout(config.dropout_input)
         self.dropout_output = nn.Dropout(config.dropout_output)
         self.reset_parameters()
@@ -245,7 +248,12 @@ class SHARNN(LanguageModel):
     def flops_per_token(self) -> float:
         """Two per multiply-add of recurrent layers, Boom, attention and softmax."""
         c = self.config
-        recurrent = sum(p.numel() for b in self.blocks for n, p in b.core.named_parameters() if p.ndim == 2)  # type: ignore[union-attr]  # noqa: E501
+        recurrent = sum(
+            parameter.numel()
+            for _, block in self._numbered()
+            for parameter in block.core.parameters()
+            if parameter.ndim == 2
+        )
         boom = c.depth * c.dim * c.boom_dim
         attending = len(c.attention_at) if c.memory else 0
         attention = attending * (c.dim**2 + 2 * c.memory * c.dim)
@@ -282,3 +290,8 @@ class SHARNN(LanguageModel):
 
 def _norm(dim: int) -> nn.LayerNorm:
     return nn.LayerNorm(dim, eps=1e-12)
+
+
+def _table(embedding: nn.Embedding) -> nn.Parameter:
+    assert isinstance(embedding.weight, nn.Parameter)
+    return embedding.weight

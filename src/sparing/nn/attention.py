@@ -30,7 +30,8 @@ class SingleHeadAttention(nn.Module):
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         values_BSD = self.dropout(values_BSD)
         mixed_BTD = single_head_attention(query_BTD, keys_BSD, values_BSD, dropout=rate)
-        return mixed_BTD * self.value_gate()
+        gate_D: Tensor = self.value_gate()
+        return mixed_BTD * gate_D
 
     def focus(self, source_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
         """Attention weights (B, T, S): where the head looks."""
@@ -43,10 +44,11 @@ class SingleHeadAttention(nn.Module):
 
     def _gated_query(self, source_BTD: Tensor) -> Tensor:
         projected_BTD = self.query(source_BTD)
-        query_BTD = self.dropout(self.query_norm(projected_BTD) * self.query_gate())
+        query_BTD: Tensor = self.dropout(self.query_norm(projected_BTD) * self.query_gate())
         # q . (k * g) == (q * g) . k: gating the T queries spares a pass over all S keys; the value
         # gate leaves the sum over keys for the same reason.
-        return query_BTD * self.key_gate()
+        gate_D: Tensor = self.key_gate()
+        return query_BTD * gate_D
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

@@ -29,5 +29,5 @@ class Boom(nn.Module):
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """Shape is kept."""
-        wide_BTF = self.dropout(gelu(self.widen(hidden_BTD), self.form))
-        return wide_BTF.unflatten(-1, (-1, self.dim)).sum(-2)
+        wide_BTF: Tensor = self.dropout(gelu(self.widen(hidden_BTD), self.form))
+        return wide_BTF.view(*hidden_BTD.shape[:-1], -1, self.dim).sum(-2)

@@ -23,9 +23,9 @@ class SigmoidGate(nn.Module):
 class OverparamGate(nn.Module):
     """sigmoid(f) * tanh(c) with [c; f] = W x + b: a whole matrix for one constant vector.
 
-    As coded, x = sigmoid(logit) and the layer has a bias; `as_printed` is the paper's formula, which
-    shows neither (arXiv:1911.11423, section 6.4). Its value depends on parameters alone, so it
-    collapses to a vector once training is over.
+    As coded, x = sigmoid(logit) and the layer has a bias; `as_printed` is the paper's formula,
+    which shows neither (arXiv:1911.11423, section 6.4). Its value depends on parameters alone, so
+    it collapses to a vector once training is over.
     """
 
     def __init__(self, dim: int, *, as_printed: bool = False) -> None:

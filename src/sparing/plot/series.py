@@ -61,7 +61,7 @@ def short_names(runs: Sequence[Path]) -> list[str]:
         twice = next(run for at, run in enumerate(runs) if parts[at] in parts[:at])
         raise UserError(f"run {twice} is named twice; leave one out")
     for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-length:]) for each in parts]
+        names = [str(Path(*each[-length:])) for each in parts]
         if len(set(names)) == len(names):
             break
     return names
@@ -97,35 +97,40 @@ def events(diary: Diary, axis: XAxis) -> list[Event]:
 
 
 def placing(diary: Diary, axis: XAxis) -> Callable[[int], float]:
-    """From a step to its place on the axis.
-
-    Only `train` entries carry the run's own bytes and minutes; others lie between two of them.
-    """
+    """From a step to its place on the axis; events, which know no other, lie between entries."""
     if axis == "steps":
         return float
     field = "tokens" if axis == "bytes" else "elapsed_s"
     scale = bytes_per_token(diary) if axis == "bytes" else 1 / 60
-    known = [entry for entry in diary.entries if entry["kind"] == "train" and field in entry]
+    found = {entry["step"]: scale * number(entry.get(field)) for entry in _measured(diary)}
+    known = sorted((step, value) for step, value in found.items() if math.isfinite(value))
     if not known:
-        raise UserError(f"run {diary.name} has no train entries with {field}; use --x steps")
-    steps = [0, *(entry["step"] for entry in known)]
-    values = [0.0, *(scale * number(entry[field]) for entry in known)]
+        raise UserError(f"the journal of run {diary.name} does not tell {axis}; use --x steps")
+    steps: list[int] = [0, *(step for step, _ in known)]
+    values = [0.0, *(value for _, value in known)]
 
     def place(step: int) -> float:
-        if step > steps[-1]:
-            return float(values[-1] * step / steps[-1])
+        if step > steps[-1] > 0:
+            return values[-1] * step / steps[-1]
         return float(np.interp(step, steps, values))
 
     return place
 
 
 def bytes_per_token(diary: Diary) -> float:
-    """Mean bytes of a token of the training text: the journal gives its loss per either."""
-    for entry in diary.entries:
+    """Mean bytes of a token, from its loss per either; NaN where no loss is finite."""
+    for entry in _measured(diary):
         nats, bits = number(entry.get("nats_per_token")), number(entry.get("bits_per_byte"))
-        if entry["kind"] == "train" and nats > 0 and bits > 0:
+        if nats > 0 and bits > 0:
             return units.bits_per_byte(nats, 1) / bits
-    raise UserError(f"run {diary.name} has no finite train loss, so its bytes are not known")
+    return math.nan
+
+
+def _measured(diary: Diary) -> list[dict[str, Any]]:
+    """`train` entries, then `valid` ones: the training text is what the axis counts."""
+    return [
+        entry for kind in ("train", "valid") for entry in diary.entries if entry["kind"] == kind
+    ]
 
 
 def number(value: Any) -> float:

@@ -21,7 +21,7 @@ from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.journal import Journal
-from sparing.train.loop import Desk, Training, fit, restore, second_pass
+from sparing.train.loop import Desk, Training, capture, fit, restore, resumable, second_pass
 from sparing.train.optim import build_optimizer
 from sparing.train.progress import Bar
 from sparing.train.scale import LossScale
@@ -73,8 +73,12 @@ def _start(
     before = folder.config()
     if checkpoint.exists(folder.checkpoints, options.checkpoint):
         saved = checkpoint.load(folder.checkpoints, options.checkpoint, run.identity())
-        if before.optim != run.optim or before.schedule != run.schedule:
+        changed = before.optim != run.optim or before.schedule != run.schedule
+        if changed or not resumable(saved):
             second_pass(training, saved)
+            # Before the new settings are written down: a kill in between must not turn the second
+            # pass into a plain continuation.
+            checkpoint.save(folder.checkpoints, "last", capture(training), run.identity())
         else:
             restore(training, saved)
         training.stream = _stream(run, tokens, training.progress.cursor)
@@ -103,9 +107,7 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
 
 def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
     t = run.train
-    settings = StreamConfig(
-        batch=t.batch, segment=t.segment, randomised=t.randomised, seed=t.seed
-    )
+    settings = StreamConfig(batch=t.batch, segment=t.segment, randomised=t.randomised, seed=t.seed)
     return Stream(tokens.split("train"), settings, cursor=cursor)
 
 

@@ -1,12 +1,11 @@
 """The diary of a run: metrics.jsonl, append only, and TensorBoard beside it."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparing.files import writing
+from sparing.files import sync, writing
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ from run to run even when every number of the training is the same."""
@@ -17,25 +16,23 @@ class Journal:
 
     def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
         self.path = path
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  lives as long as the run
         self._board = _board(tensorboard) if tensorboard else None
 
     def note(self, kind: str, step: int, **fields: Any) -> None:
         """Write one entry: `train`, `valid`, or `event`."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **fields}) + "\n")
-        self._file.flush()
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "step": step, **fields}) + "\n")
         if self._board is not None:
             for name, value in _numbers(fields):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def sync(self) -> None:
         """Push all entries to the disk: a checkpoint must not outlive the lines before it."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if self.path.exists():
+            sync(self.path)
 
     def close(self) -> None:
         """Finish writing."""
-        self._file.close()
         if self._board is not None:
             self._board.close()
 
@@ -73,4 +70,4 @@ def _board(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return SummaryWriter(str(folder))

@@ -46,7 +46,7 @@ class Progress:
     pass_step: int = 0
     """Where the present pass began: its schedule counts from here."""
     pass_share: float = 0.0
-    cursor: Cursor = Cursor(0, 0, 0)
+    cursor: Cursor = field(default_factory=Cursor)
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
 
 
 def spent(run: Training, config: TrainConfig, clock: Clock) -> float:
-    """The share of the budget used up: whichever of steps, epochs and minutes is nearest its end."""
+    """The share of the budget used up, by whichever of steps, epochs and minutes ends first."""
     p, shares = run.progress, [0.0]
     if config.steps:
         shares.append(p.step / config.steps)
@@ -179,7 +179,9 @@ def roll_back(run: Training, desk: Desk) -> None:
     """Go back to the last checkpoint's weights, and on with the text after the bad segments."""
     p, checkpoint = run.progress, desk.load("last")
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
-        raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or raise the clip")
+        raise UserError(
+            f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip"
+        )
     restore_weights(run, checkpoint)
     run.state = run.model.initial_state(next(iter(run.state.values())).size(0))
     p.rollbacks += 1
@@ -242,7 +244,8 @@ def judge(run: Training, desk: Desk) -> None:
     desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
     if p.best_nats is None or result["nats_per_token"] < p.best_nats:
         p.best_nats = result["nats_per_token"]
-        desk.save("best", Checkpoint({"model": model_tensors(run.model)}, {"step": p.step}))
+        weights = {"model": model_tensors(run.model)}
+        desk.save("best", Checkpoint(weights, capture(run).cursor))
 
 
 def save(run: Training, desk: Desk) -> None:
@@ -263,6 +266,11 @@ def capture(run: Training) -> Checkpoint:
     }
     tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
     return Checkpoint({**tensors, "state": state}, cursor)
+
+
+def resumable(checkpoint: Checkpoint) -> bool:
+    """Whether a run can go on from it bit for bit; `best` holds weights alone."""
+    return {"optimizer", "state"} <= checkpoint.tensors.keys()
 
 
 def restore(run: Training, checkpoint: Checkpoint) -> None:

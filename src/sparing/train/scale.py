@@ -1,4 +1,4 @@
-"""Loss scaling for float16: large enough that small gradients survive, halved when one overflows."""
+"""Loss scaling for float16: so large that small gradients survive, halved when one overflows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

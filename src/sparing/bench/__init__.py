@@ -1,0 +1,1 @@
+"""Benchmarks: how long things take, how much they hold, on which machine and by which code."""

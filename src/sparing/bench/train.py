@@ -1,0 +1,154 @@
+"""The whole training step against its bare matrix work, in turns."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparing import device
+from sparing.bench.bare import Load, bare_tasks
+from sparing.bench.timing import Task, interleaved, spread
+from sparing.data.prefetch import prefetch
+from sparing.data.stream import Segment, Stream, StreamConfig
+from sparing.data.tokens import Split
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.models.api import size_bytes
+from sparing.runs.build import build_model, prepare_for
+from sparing.runs.config import RunConfig
+from sparing.train.loop import Training, backward
+from sparing.train.optim import build_optimizer
+from sparing.train.scale import LossScale
+from sparing.train.schedule import factor
+
+WARMUP = 3
+"""Steps before the first measured one, at least: compilers and allocators settle."""
+PATIENCE = 40
+"""Steps after which a loss that is still not finite, or a memory that still grows, is an error."""
+ROUND = 8
+"""Segments of random text, read again and again."""
+ONE_BYTE = ("bytes", "symbols")
+"""Vocabularies in which a token is a byte."""
+
+
+class Stepper:
+    """A training run on random tokens; each call is one step of the loop."""
+
+    def __init__(self, run: RunConfig, hardware: Hardware) -> None:
+        device.seed_everything(run.train.seed)
+        self.config, self.schedule, self.skipped = run.train, run.schedule, 0
+        self.training = _training(run, hardware)
+        self.segments: Iterator[Segment] = prefetch(
+            self.training.stream.segments(), hardware.device
+        )
+        self._number = count(1)
+
+    def __call__(self) -> bool:
+        """The body of `train.loop.fit` without its books; whether the update was taken."""
+        run, segment = self.training, next(self.segments)
+        # The state is carried even where the text starts anew: memory stays full.
+        run.optimizer.scale_lr(factor(self.schedule, next(self._number), 0.0))
+        nats, norm, state = backward(run, segment, self.config.batch_split)
+        sound = math.isfinite(nats) and math.isfinite(norm)
+        if sound:
+            run.optimizer.step()
+            run.model.after_step()
+        if math.isfinite(nats):
+            run.state = state
+        run.optimizer.zero_grad()
+        run.scale.after_step(finite=sound)
+        self.skipped += not sound
+        return sound
+
+    def warm_up(self) -> None:
+        """Step until memory is full and updates are taken."""
+        for step in range(PATIENCE):
+            before = size_bytes(self.training.state)
+            sound = self()
+            if step >= WARMUP and sound and size_bytes(self.training.state) == before:
+                self.skipped = 0
+                return
+        raise UserError(f"the loss is not finite or memory not full after {PATIENCE} steps")
+
+
+def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any]:
+    """Time `steps` steps and, in turn with them, their products."""
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    stepper = Stepper(run, hardware)
+    stepper.warm_up()
+    if hardware.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(hardware.device)
+        stepper()
+    peak_bytes = hardware.peak_bytes()
+    bare = _bare(run, hardware)
+    for task in bare.values():
+        task()
+    durations = interleaved({"step": stepper, **bare}, steps, hardware)
+    return {
+        **_speed(run, durations.pop("step"), durations),
+        "peak_bytes": peak_bytes,
+        "state_bytes": size_bytes(stepper.training.state),
+        "steps": steps,
+        "skipped_steps": stepper.skipped,
+    }
+
+
+def _speed(
+    run: RunConfig, step_s: Sequence[float], parts_s: dict[str, list[float]]
+) -> dict[str, Any]:
+    whole, tokens = spread(step_s), run.train.batch * run.train.segment
+    per_s = tokens / whole.median
+    figures: dict[str, Any] = {
+        "bytes_per_s": per_s if run.data.vocab in ONE_BYTE else None,
+        "tokens_per_s": per_s,
+        "step_s": whole.to_json(),
+    }
+    if parts_s:
+        bare = spread([sum(parts) for parts in zip(*parts_s.values(), strict=True)])
+        figures["bare_s"] = bare.to_json()
+        figures["bare_parts_s"] = {name: spread(part).median for name, part in parts_s.items()}
+        figures["ratio"] = whole.median / bare.median
+        figures["ratio_of_least"] = whole.least / bare.least
+    return figures
+
+
+def _bare(run: RunConfig, hardware: Hardware) -> dict[str, Task]:
+    """The products of a whole step, which reads its batch in `batch_split` pieces."""
+    pieces = run.train.batch_split
+    load = Load(run.train.batch // pieces, run.train.segment, hardware)
+    tasks = bare_tasks(run.family, run.model, load)
+    return {name: _repeated(task, pieces) for name, task in tasks.items()}
+
+
+def _repeated(task: Task, times: int) -> Task:
+    def run() -> None:
+        for _ in range(times):
+            task()
+
+    return run
+
+
+def _training(run: RunConfig, hardware: Hardware) -> Training:
+    model = build_model(run, hardware.device).train()
+    model = prepare_for(hardware, model, compiled=run.train.compiled)
+    return Training(
+        model=model,
+        optimizer=build_optimizer(model, run.optim),
+        stream=_stream(run),
+        hardware=hardware,
+        scale=LossScale.for_precision(hardware.precision),
+        state=model.initial_state(run.train.batch),
+        clip=run.optim.clip,
+    )
+
+
+def _stream(run: RunConfig) -> Stream:
+    """Random text cut into segments of one length, for the products have one shape."""
+    t, vocab_size = run.train, run.model.vocab_size
+    ids = np.random.default_rng(t.seed).integers(0, vocab_size, t.batch * t.segment * ROUND)
+    split = Split(ids.astype(np.uint32), size_bytes=ids.size, words=0, start=0)
+    return Stream(split, StreamConfig(batch=t.batch, segment=t.segment))

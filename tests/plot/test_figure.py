@@ -1,0 +1,72 @@
+"""Files, colours and words of pictures."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparing.errors import UserError
+from sparing.plot.figure import clipped, legend_name, new_figure, pen, plain, save, target, wrapped
+
+
+def test_the_lack_of_matplotlib_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"pip install 'sparing\[plots\]'"):
+        new_figure(1, 1)
+
+
+def test_a_picture_is_written_whole_and_as_svg_on_request(tmp_path: Path) -> None:
+    figure = new_figure(2, 1)
+    figure.add_subplot().plot([1, 2], [3, 4])
+    png = tmp_path / "new" / "a.png"
+    assert save(figure, png, svg=True) == [png, png.with_suffix(".svg")]
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert b"<svg" in png.with_suffix(".svg").read_bytes()
+    assert sorted(path.name for path in png.parent.iterdir()) == ["a.png", "a.svg"]
+
+
+def test_the_format_follows_the_name(tmp_path: Path) -> None:
+    assert save(new_figure(1, 1), tmp_path / "a.svg", svg=True) == [tmp_path / "a.svg"]
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+    assert target(None, tmp_path, "curves") == tmp_path / "curves.png"
+    assert target(Path("b.SVG"), tmp_path, "curves") == Path("b.SVG")
+    with pytest.raises(UserError, match=r"must end in \.png or \.svg"):
+        target(Path("b.jpeg"), tmp_path, "curves")
+
+
+def test_a_failed_picture_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, figure = tmp_path / "a.png", new_figure(1, 1)
+    path.write_bytes(b"old")
+
+    def fail(scratch: Path, **_: object) -> None:
+        scratch.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(figure, "savefig", fail)
+    with pytest.raises(OSError, match="no space"):
+        save(figure, path)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.png", b"old")]
+
+
+def test_no_two_curves_of_many_look_alike() -> None:
+    assert len({tuple(pen(index).values()) for index in range(28)}) == 28
+
+
+def test_words_become_what_matplotlib_can_draw(tmp_path: Path) -> None:
+    assert plain("a $b$ c") == r"a \$b\$ c"
+    assert plain("x 中 y") == "x □ y"
+    figure = new_figure(3, 2)
+    figure.suptitle(plain("$cost$ 中\n_"))
+    figure.add_subplot().plot([1], label=legend_name("_hidden"))
+    figure.legend()
+    save(figure, tmp_path / "a.png")
+    assert [text.get_text() for text in figure.legends[0].texts] == [" _hidden"]
+
+
+def test_long_words_are_cut_in_the_middle_and_wrapped() -> None:
+    assert clipped("abcdefghij", 10) == "abcdefghij"
+    assert clipped("abcdefghijk", 10) == "abcde…hijk"
+    assert wrapped("one two three", 8) == "one two\nthree"
+    assert wrapped("") == ""

@@ -1,0 +1,207 @@
+"""The loop: what it computes, what it survives, what it writes down."""
+
+import math
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparing.data.stream import Cursor
+from sparing.errors import UserError
+from sparing.models.api import Output, State
+from sparing.models.sha_rnn import SHARNN
+from sparing.train import journal
+from sparing.train.journal import TIMINGS
+from sparing.train.loop import backward, fit, restore, second_pass
+from sparing.train.scale import LossScale
+from sparing.train.schedule import ScheduleConfig
+from tests.train.toy import MODEL, Shelf, budget, desk, training
+
+PLAIN = ScheduleConfig(shape="constant")
+
+
+def entries(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The journal without its timings."""
+    return [
+        {key: value for key, value in entry.items() if key not in TIMINGS}
+        for entry in journal.read(folder / "metrics.jsonl")
+        if kind in (None, entry["kind"])
+    ]
+
+
+def test_it_learns_a_text_that_repeats(tmp_path: Path) -> None:
+    assert fit(training(), budget(steps=150), PLAIN, desk(tmp_path, Shelf())) == 0
+    losses = [entry["nats_per_token"] for entry in entries(tmp_path, "train")]
+    assert losses[0] == pytest.approx(math.log(7), abs=0.2)
+    assert losses[-1] < 0.3
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_splitting_the_batch_changes_no_gradient_and_no_state(pieces: int) -> None:
+    whole, cut = training(), training()
+    for segment in (next(whole.stream.segments()), *[next(whole.stream.segments())] * 2):
+        nats, norm, state = backward(whole, segment, 1)
+        cut_nats, cut_norm, cut_state = backward(cut, segment, pieces)
+        assert (cut_nats, cut_norm) == pytest.approx((nats, norm), rel=1e-5)
+        for name in state:
+            torch.testing.assert_close(cut_state[name], state[name])
+        for (name, p), q in zip(
+            whole.model.named_parameters(), cut.model.parameters(), strict=True
+        ):
+            torch.testing.assert_close(q.grad, p.grad, msg=name)
+        whole.state, cut.state = state, cut_state
+        whole.optimizer.zero_grad()
+        cut.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 13])
+def test_stopped_and_resumed_the_numbers_are_bit_equal(stop_at: int, tmp_path: Path) -> None:
+    config, one, two = budget(steps=20, log_every=3), tmp_path / "one", tmp_path / "two"
+    one.mkdir(), two.mkdir()
+    dropping = replace(MODEL, dropout_hidden=0.3)
+    torch.manual_seed(5)
+    fit(training(SHARNN(dropping)), config, PLAIN, desk(one, Shelf()))
+    shelf = Shelf()
+    torch.manual_seed(5)
+    first = training(SHARNN(dropping))
+    fit(first, replace(config, steps=stop_at), PLAIN, desk(two, shelf))
+    torch.manual_seed(99)
+    second = training(SHARNN(dropping))
+    restore(second, shelf.kept["last"])
+    second.stream.cursor = second.progress.cursor
+    fit(second, config, PLAIN, desk(two, shelf))
+    assert entries(two, "train") == entries(one, "train")
+
+
+class Poisoned(SHARNN):
+    """Returns NaN for the chosen calls."""
+
+    bad: range = range(0)
+    calls = 0
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        out = super().forward(tokens_BT, state)
+        type(self).calls += 1
+        factor = math.nan if self.calls in self.bad else 1.0
+        return Output(out.hidden_BTD * factor, out.state, out.penalty)
+
+
+def poisoned(bad: range) -> Poisoned:
+    Poisoned.bad, Poisoned.calls = bad, 0
+    return Poisoned(MODEL)
+
+
+def test_a_non_finite_loss_skips_its_step_and_is_reported(tmp_path: Path) -> None:
+    run = training(poisoned(range(5, 7)))
+    fit(run, budget(steps=10), PLAIN, desk(tmp_path, Shelf()))
+    assert [entry["step"] for entry in entries(tmp_path, "event")] == [5, 6]
+    assert all(parameter.isfinite().all() for parameter in run.model.parameters())
+    assert all(tensor.isfinite().all() for tensor in run.state.values())
+    assert entries(tmp_path, "train")[-1]["nats_per_token"] < 3
+
+
+def test_three_in_a_row_go_back_to_the_last_checkpoint(tmp_path: Path) -> None:
+    shelf, run = Shelf(), training(poisoned(range(7, 10)))
+    fit(run, budget(steps=9, checkpoint_every=5), PLAIN, desk(tmp_path, shelf))
+    events = [entry["what"] for entry in entries(tmp_path, "event")]
+    assert events[-1] == "went back to the weights of step 5"
+    assert run.progress.rollbacks == 1
+    assert run.progress.step == 9
+
+
+def test_a_run_that_only_yields_nan_ends_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not finite at step 3; lower optim\.lr"):
+        fit(training(poisoned(range(1, 99))), budget(), PLAIN, desk(tmp_path, Shelf()))
+    shelf = Shelf()
+    with pytest.raises(UserError, match="not finite"):
+        run = training(poisoned(range(4, 999)))
+        fit(run, budget(steps=200, checkpoint_every=2), PLAIN, desk(tmp_path, shelf))
+    assert int(shelf.kept["last"].cursor["step"]) < 40
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_with_a_checkpoint(number: int, tmp_path: Path) -> None:
+    shelf, run = Shelf(), training()
+    place = desk(tmp_path, shelf)
+    original = place.bar.update
+
+    def strike(share: float, words: str) -> None:
+        original(share, words)
+        if run.progress.step == 4:
+            os.kill(os.getpid(), number)
+
+    place.bar.update = strike  # type: ignore[method-assign]
+    assert fit(run, budget(steps=50), PLAIN, place) == number
+    assert shelf.kept["last"].cursor["step"] == 4
+    assert not entries(tmp_path, "valid")
+
+
+def test_a_budget_in_epochs_reads_every_token_that_often(tmp_path: Path) -> None:
+    run = training()
+    fit(run, budget(steps=None, epochs=2), PLAIN, desk(tmp_path, Shelf()))
+    assert run.progress.tokens == 2 * 400
+    assert run.progress.cursor == Cursor(2, 0, 0)
+    assert [entry["step"] for entry in entries(tmp_path, "valid")] == [17, 34]
+
+
+def test_a_budget_in_minutes_anneals_to_its_end(tmp_path: Path) -> None:
+    run = training()
+    config = budget(steps=None, minutes=1e-9)
+    fit(run, config, ScheduleConfig(shape="linear"), desk(tmp_path, Shelf()))
+    assert run.progress.step == 0
+    assert entries(tmp_path, "valid")
+
+
+def test_the_best_weights_are_kept_apart(tmp_path: Path) -> None:
+    losses = iter([3.0, 1.0, 2.0])
+
+    def judge(model: Any) -> dict[str, Any]:
+        loss = next(losses)
+        return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.0}
+
+    shelf = Shelf()
+    fit(training(), budget(steps=6, evaluate_every=2), PLAIN, desk(tmp_path, shelf, judge))
+    assert shelf.kept["best"].cursor["step"] == 4
+    assert shelf.kept["last"].cursor["best_nats"] == 1.0
+    assert set(shelf.kept["best"].tensors) == {"model"}
+
+
+def test_a_second_pass_keeps_the_weights_and_nothing_else(tmp_path: Path) -> None:
+    shelf, run = Shelf(), training()
+    warm = ScheduleConfig(shape="constant", warmup=4)
+    fit(run, budget(steps=8), warm, desk(tmp_path, shelf))
+    again = training()
+    second_pass(again, shelf.kept["last"])
+    again.stream.cursor = again.progress.cursor
+    for name, parameter in again.model.named_parameters():
+        torch.testing.assert_close(parameter, shelf.kept["last"].tensors["model"][name])
+    assert not any(tensor.any() for tensor in again.optimizer.tensors().values())
+    fit(again, budget(steps=16), warm, desk(tmp_path, shelf))
+    rates = [entry["lr"] for entry in entries(tmp_path, "train")]
+    assert rates == pytest.approx([1e-2 * min(1.0, n / 4) for n in [*range(1, 9)] * 2])
+
+
+def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience() -> None:
+    scale = LossScale.for_precision("float16")
+    scale.after_step(finite=False)
+    assert scale.value == 32768
+    for _ in range(2000):
+        scale.after_step(finite=True)
+    assert scale.value == 65536
+    inert = LossScale.for_precision("bfloat16")
+    inert.after_step(finite=False)
+    assert inert.value == 1
+
+
+def test_gradients_do_not_depend_on_the_loss_scale() -> None:
+    plain, scaled = training(), training()
+    scaled.scale = LossScale(1024.0, 0, True)
+    segment = next(plain.stream.segments())
+    assert backward(plain, segment, 1)[1] == pytest.approx(backward(scaled, segment, 1)[1], rel=1e-5)
+    for p, q in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)

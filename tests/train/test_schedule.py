@@ -1,0 +1,71 @@
+"""The learning rate's course, against tables worked out by hand."""
+
+import pytest
+
+from sparing.errors import UserError
+from sparing.train.schedule import ScheduleConfig, factor
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(1, 1 / 800), (400, 0.5), (799, 799 / 800), (800, 1.0), (801, 1.0), (10**6, 1.0)],
+)
+def test_warmup_counts_from_one_as_in_the_seed(step: int, expected: float) -> None:
+    config = ScheduleConfig(shape="constant", warmup=800)
+    assert factor(config, step, 0.9) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(1, 0.1), (10, 1.0), (100, 1.0), (101, 0.99), (150, 0.5), (199, 0.01), (200, 0.0), (900, 0.0)],
+)
+def test_cooldown_is_full_until_its_step_and_zero_at_twice_that(step: int, expected: float) -> None:
+    config = ScheduleConfig(shape="cooldown", warmup=10, cooldown=100)
+    assert factor(config, step, 0.0) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_cooldown_during_the_warmup_never_turns_the_rate_negative() -> None:
+    config = ScheduleConfig(shape="cooldown", warmup=800, cooldown=100)
+    assert [factor(config, step, 0.0) for step in (150, 200, 800)] == [0.0, 0.0, 0.0]
+
+
+def test_without_a_step_the_cooldown_never_comes() -> None:
+    assert factor(ScheduleConfig(shape="cooldown"), 10**9, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"),
+    [(0.0, 1.0), (0.25, 0.8681980515), (0.5, 0.55), (0.75, 0.2318019485), (1.0, 0.1), (1.2, 0.1)],
+)
+def test_cosine_ends_at_its_floor(fraction: float, expected: float) -> None:
+    config = ScheduleConfig(shape="cosine", floor=0.1)
+    assert factor(config, 1, fraction) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"),
+    [(0.0, 1.0), (0.6, 1.0), (0.7, 0.8), (0.8, 0.6), (1.0, 0.2), (7.0, 0.2)],
+)
+def test_linear_holds_before_it_falls(fraction: float, expected: float) -> None:
+    config = ScheduleConfig(shape="linear", floor=0.2, hold=0.6)
+    assert factor(config, 1, fraction) == pytest.approx(expected, abs=1e-12)
+
+
+def test_cosine_holds_before_it_falls() -> None:
+    config = ScheduleConfig(shape="cosine", hold=0.5)
+    values = [factor(config, 1, fraction) for fraction in (0.5, 0.75, 1.0)]
+    assert values == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_warmup_and_decay_multiply() -> None:
+    config = ScheduleConfig(shape="linear", warmup=4)
+    assert factor(config, 2, 0.5) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("warmup", -1), ("cooldown", -1), ("floor", 1.5), ("floor", -0.1), ("hold", 1.0)],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(UserError, match=field):
+        ScheduleConfig(**{field: value})
