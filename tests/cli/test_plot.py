@@ -112,7 +112,7 @@ def test_focus_on_a_text_of_ones_own(make_run: MakeRun, tmp_path: Path) -> None:
 def test_context_of_two_runs_shares_a_picture(make_run: MakeRun, tmp_path: Path) -> None:
     out = tmp_path / "context.png"
     runs = [make_run("a"), make_run("b", attention_at=())]
-    result = sparing_plot(*runs, "--what", "context", "--length", 12, "--out", out)
+    result = sparing_plot(*runs, "--what", "context", "--length", 12, "--windows", 9, "--out", out)
     assert result.exception is None
     assert result.stdout.split() == [str(out)]
     assert out.read_bytes().startswith(PNG)
@@ -130,6 +130,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
     assert "one run at a time" in refusal(run, make_run("b"), "--what", "focus")
     assert "no layer of this model" in refusal(make_run("c", memory=0), "--what", "focus")
     assert "does not fit" in refusal(run, "--what", "context", "--length", 10**6)
+    assert "at least one window" in refusal(run, "--what", "context", "--windows", 0)
     assert "it is empty" in refusal(run, "--what", "focus", "--text", "")
     (run / "metrics.jsonl").unlink()
     assert "metrics.jsonl is missing; train the run first" in refusal(run)
@@ -144,6 +145,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
         ("curves", "--text", "a"),
         ("context", "--text", "a"),
         ("curves", "--length", "3"),
+        ("focus", "--windows", "3"),
         ("curves", "--checkpoint", "best"),
     ],
 )

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparing.data.text import chunks, count_words, decoded, unsigned
+from sparing.data.text import CHUNK_BYTES, chunks, count_words, decoded, unsigned
 from sparing.errors import UserError
 
 
@@ -27,6 +27,10 @@ def test_chunks_end_after_a_newline_or_a_space() -> None:
 @given(st.binary(max_size=60))
 def test_words_are_counted_as_python_splits_them(text: bytes) -> None:
     assert count_words(text) == len(text.split()) + text.count(b"\n")
+
+
+def test_a_word_longer_than_a_chunk_is_one_word() -> None:
+    assert count_words(b"a " + b"x" * (CHUNK_BYTES + 5) + b" b") == 3
 
 
 def test_a_wrong_byte_is_named_with_its_offset() -> None:

@@ -84,7 +84,7 @@ def test_a_diverged_or_scanty_journal_still_gives_a_picture(
 def test_the_steep_start_of_a_long_curve_does_not_flatten_the_rest() -> None:
     steep = Series([], [8.0, 5.0, *[2.0] * 17, 1.0])
     assert bounds([(steep, Series([], [1.5]))], []) == pytest.approx((0.95, 2.05))
-    short = Series([], [8.0, math.nan, 1.0])
+    short = Series([], [8.0, math.nan, *[2.0] * 9, 1.0])
     assert bounds([(short, Series([], []))], []) == pytest.approx((0.65, 8.35))
     assert bounds([(short, Series([], [9.0]))], [Line(0.0, "")]) == pytest.approx((-0.45, 9.45))
     assert bounds([(Series([], [math.nan]), Series([], []))], []) == (0, 8)

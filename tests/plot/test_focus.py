@@ -72,14 +72,15 @@ def test_even_attention_spends_alike_on_what_is_there() -> None:
 
 
 def test_what_is_watched_is_what_the_model_computes() -> None:
-    model, ids = tiny(memory=500), text(30)
-    focus = look(model, Bytes(), ids, CPU, 12)
+    model, ids = tiny(memory=500), text(40)
+    assert room.ASKED < 22
+    focus = look(model, Bytes(), ids, CPU, 22)
     assert focus.context == 18
     assert focus.tokens == [chr(id) for id in ids[18:]]
     whole = model.eval().focus(torch.from_numpy(ids).long()[None], model.initial_state(1))
     assert focus.weights.keys() == whole.keys() == {0, 1}
     for layer, weights_BTS in whole.items():
-        for query in range(12):
+        for query in range(22):
             seen = weights_BTS[0, 18 + query, : 19 + query].flip(0).numpy()
             np.testing.assert_allclose(focus.weights[layer][query, : len(seen)], seen, rtol=1e-9)
             assert np.isnan(focus.weights[layer][query, len(seen) :]).all()

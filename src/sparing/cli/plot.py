@@ -24,12 +24,14 @@ from sparing.runs.folder import RunFolder, load_model, open_run
 
 What = Literal["curves", "focus", "context"]
 QUERIES = 128
-CONTEXT = 2048
+CONTEXT = 1024
+WINDOWS = 512
 BELONGS = {
     "--x": ("curves",),
     "--line": ("curves",),
     "--text": ("focus",),
     "--length": ("focus", "context"),
+    "--windows": ("context",),
     "--checkpoint": ("focus", "context"),
     "--from": ("focus", "context"),
 }
@@ -42,6 +44,7 @@ class Wish:
 
     text: str | None
     length: int | None
+    windows: int | None
     checkpoint: str | None
     source: Path | None
     hardware: Hardware
@@ -64,6 +67,9 @@ def plot(
     length: Annotated[
         int | None, typer.Option(help="Tokens to watch (focus), or longest context (context).")
     ] = None,
+    windows: Annotated[
+        int | None, typer.Option(help=f"Places to measure context at ({WINDOWS} by default).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Picture to write, else RUN/plots/.")
     ] = None,
@@ -74,8 +80,9 @@ def plot(
     as_json: Json = False,
 ) -> None:
     """Draw one or several runs; prints the path of each picture."""
-    given = {"--x": axis, "--line": lines, "--text": text, "--length": length}
-    _refuse_strays(what, given | {"--checkpoint": checkpoint, "--from": source})
+    given: dict[str, Any] = {"--x": axis, "--line": lines, "--text": text, "--length": length}
+    given |= {"--windows": windows, "--checkpoint": checkpoint, "--from": source}
+    _refuse_strays(what, given)
     # Before any work: whether there is matplotlib, and a place to write to.
     new_figure(1, 1)
     folders = [open_run(run) for run in runs]
@@ -84,15 +91,16 @@ def plot(
         figure = draw_curves(runs, axis or "steps", [parse_line(line) for line in lines or []])
         written = save(figure, path, svg=svg)
     else:
-        hardware = device.pick(target_device, "float32")
         wish = Wish(
-            text=text, length=length, checkpoint=checkpoint, source=source, hardware=hardware
+            text=text,
+            length=length,
+            windows=windows,
+            checkpoint=checkpoint,
+            source=source,
+            hardware=device.pick(target_device, "float32"),
         )
-        written = (
-            _context(folders, wish, path, svg=svg)
-            if what == "context"
-            else _focus(folders[0], wish, path, svg=svg)
-        )
+        draw = _context if what == "context" else _focus
+        written = draw(folders, wish, path, svg=svg)
     _report(written, as_json=as_json)
 
 
@@ -110,7 +118,8 @@ def _refuse_strays(what: What, given: Mapping[str, Any]) -> None:
             raise UserError(f"{option} is for --what {' or '.join(BELONGS[option])}, not {what}")
 
 
-def _focus(folder: RunFolder, wish: Wish, path: Path, *, svg: bool) -> list[Path]:
+def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
+    (folder,) = folders
     model, vocab = load_model(folder, wish.hardware, wish.checkpoint), folder.vocab()
     queries = QUERIES if wish.length is None else wish.length
     focus = look(model, vocab, _ids(folder, wish), wish.hardware, queries)
@@ -133,9 +142,16 @@ def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool)
     for name, folder in zip(short_names([f.path for f in folders]), folders, strict=True):
         split = _valid(folder, wish.source)
         length = min(CONTEXT, len(split.ids) - 1) if wish.length is None else wish.length
-        model = load_model(folder, wish.hardware, wish.checkpoint)
-        points = context_curve(model, split, wish.hardware, length=length)
-        curves.append(ContextCurve(name, origin(folder.path), points))
+        points = context_curve(
+            load_model(folder, wish.hardware, wish.checkpoint),
+            split,
+            wish.hardware,
+            length=length,
+            windows=WINDOWS if wish.windows is None else wish.windows,
+            batch=folder.config().evaluate.batch,
+        )
+        about = f"{origin(folder.path)} · {points[0].count} places of the valid split"
+        curves.append(ContextCurve(name, about, points))
     return save(draw_context(curves), path, svg=svg)
 
 

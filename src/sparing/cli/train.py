@@ -39,7 +39,6 @@ def train(
     options = TrainOptions(
         device=device, resume=resume, checkpoint=checkpoint, source=source, progress=not quiet
     )
-    typer.echo(f"run {path}", err=True)
     signal = train_run(run, path, options)
     if signal:
         typer.echo(f"stopped; go on with: sparing train --resume --out {path}", err=True)

@@ -25,8 +25,7 @@ def building(folder: Path) -> Iterator[Path]:
         yield scratch
         for path in scratch.iterdir():
             sync(path)
-        if not folder.exists():
-            os.rename(scratch, folder)
+        os.rename(scratch, folder)
     except OSError:
         if not folder.exists():
             raise

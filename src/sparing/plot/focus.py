@@ -187,15 +187,15 @@ def _stacked(parts: Sequence[Array]) -> Array:
 
 
 def _draw_heat(axes: "Axes", weights_TN: Array, top: float) -> None:
-    """Dark is the weight of a head that looks everywhere alike, bright is `top`."""
+    """Dark is the weight of a head that looks everywhere alike, bright `top` or ten times that."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import LogLocator
 
     reach = weights_TN.shape[1]
-    alike = min(1 / reach, top / 10)
+    alike = min(1 / reach, 0.1)
     mesh = axes.pcolormesh(
         100 * strongest(weights_TN).T.clip(alike),
-        norm=LogNorm(100 * alike, 100 * top),
+        norm=LogNorm(100 * alike, 100 * max(top, 10 * alike)),
         cmap="viridis",
         rasterized=True,
     )

@@ -48,9 +48,12 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
     tokens = prepare(run.data, options.source, progress=options.progress)
     run = for_vocab(run, tokens.vocab.size)
+    device.seed_everything(run.train.seed)
+    training = _training(run, tokens, hardware)
     with locked(path):
-        training, folder = _start(run, path, tokens, hardware, options)
+        folder = _start(run, path, training, tokens, options)
         desk = _desk(run, folder, tokens, hardware, options)
+        desk.bar.say(f"run {path}")
         try:
             signal = fit(training, run.train, run.schedule, desk)
         finally:
@@ -61,14 +64,12 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 
 def _start(
-    run: RunConfig, path: Path, tokens: Tokens, hardware: Hardware, options: TrainOptions
-) -> tuple[Training, RunFolder]:
-    """A new run, or an old one as it stood at its checkpoint."""
-    device.seed_everything(run.train.seed)
-    training = _training(run, tokens, hardware)
-    record = provenance(hardware, run.train.seed)
+    run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
+) -> RunFolder:
+    """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
+    record = provenance(training.hardware, run.train.seed)
     if not options.resume:
-        return training, create(path, run, tokens.vocab, record)
+        return create(path, run, tokens.vocab, record)
     folder = open_run(path)
     before = folder.config()
     if checkpoint.exists(folder.checkpoints, options.checkpoint):
@@ -87,7 +88,7 @@ def _start(
         record["resumed_with"] = differences(before, run)
         folder.write("config", to_json(run))
     folder.write("provenance", record)
-    return training, folder
+    return folder
 
 
 def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
@@ -108,7 +109,10 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
 def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
     t = run.train
     settings = StreamConfig(batch=t.batch, segment=t.segment, randomised=t.randomised, seed=t.seed)
-    return Stream(tokens.split("train"), settings, cursor=cursor)
+    stream = Stream(tokens.split("train"), settings, cursor=cursor)
+    # Too small a text is refused here, before anything is written.
+    stream.segments()
+    return stream
 
 
 def _desk(

@@ -149,8 +149,7 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float
         (loss * run.scale.value).backward()
         losses.append(nats.detach())
         states.append(out.state)
-    run.scale.unscale_(run.model.parameters())
-    norm = clip_(run.model.parameters(), run.clip)
+    norm = clip_(run.model.parameters(), run.clip, scale=run.scale.value)
     # The step's only wait for the device: both numbers decide whether the update is taken.
     total, size = torch.stack([torch.stack(losses).sum().float(), norm.float()]).tolist()
     return total, size, states[0] if pieces == 1 else joined(states)

@@ -1,10 +1,6 @@
 """Loss scaling for float16: so large that small gradients survive, halved when one overflows."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 PATIENCE = 2000
 """Good steps before the scale is doubled again."""
@@ -22,13 +18,6 @@ class LossScale:
     def for_precision(cls, precision: str) -> "LossScale":
         """Start at 2^16 for float16, as is customary."""
         return cls(65536.0, 0, True) if precision == "float16" else cls()
-
-    @torch.no_grad()
-    def unscale_(self, parameters: Iterable[Tensor]) -> None:
-        """Divide the factor out of the gradients."""
-        if self.active:
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            torch._foreach_mul_(gradients, 1 / self.value)
 
     def after_step(self, *, finite: bool) -> None:
         """Adapt to whether the last gradients were finite."""

@@ -1,0 +1,145 @@
+"""Bad input: one clear line, exit status 2, nothing half-written."""
+
+from pathlib import Path
+
+import pytest
+
+from sparing.files import locked
+from tests.cli.conftest import Said, Sparing, settings
+
+
+def refused(said: Said, *words: str) -> None:
+    assert said.status == 2
+    assert len(said.err.strip().splitlines()) == 1, said.err
+    for word in words:
+        assert word in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["train", "quickstrat"], ["quickstart"]),
+        (["train", "quickstart", "--set", "train.stpes=3"], ["train.steps"]),
+        (["train", "quickstart", "--set", "train.steps=many"], ["train.steps", "whole number"]),
+        (["train", "quickstart", "--set", "train.steps=-3"], ["train.steps"]),
+        (["train", "quickstart", "--set", "model.dim=100"], ["boom_dim"]),
+        (["train", "quickstart", "--set", "model.attention_at=7"], ["attention_at"]),
+        (["train", "quickstart", "--set", "optim.lr=-1"], ["lr"]),
+        (["train", "quickstart", "--set", "data.vocab=runes"], ["data.vocab"]),
+        (["train", "quickstart", "--stesp", "3"], ["--stesp"]),
+        (["train", "quickstart", "--device", "cuda"], ["CUDA"]),
+        (["train", "quickstart", "--device", "toaster"], ["toaster"]),
+        (["train", "quickstart", "--data", "no/such/file"], ["no/such/file"]),
+        (["train", "--resume"], ["--out"]),
+        (["train", "--resume", "--out", "nowhere"], ["nowhere"]),
+        (["train"], ["recipe"]),
+        (["trian", "quickstart"], ["train"]),
+        (["evaluate", "nowhere"], ["nowhere"]),
+        (["generate", "nowhere"], ["nowhere"]),
+        (["score", "nowhere", "--text", "x"], ["nowhere"]),
+        (["info", "enwik9_sha_rnn"], ["enwik8_sha_rnn"]),
+        (["data", "get", "enwik7"], ["enwik8"]),
+    ],
+)
+def test_it_says_what_is_wrong(
+    command: list[str], words: list[str], sparing: Sparing, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    refused(sparing(*command), *words)
+    assert not list(tmp_path.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "vocab", "words"),
+    [
+        (b"", "bytes", ["holds no text"]),
+        (b"x", "bytes", []),
+        (b"\xff\xfe not text" * 200, "characters", ["UTF-8"]),
+        (b"\xff\xfe not text" * 200, "words", ["UTF-8"]),
+        (b"a\0b" * 500, "characters", ["data.vocab=bytes"]),
+        (b"too short for it\n" * 4, "bytes", ["text"]),
+    ],
+)
+def test_unusable_texts_are_refused(
+    content: bytes, vocab: str, words: list[str], sparing: Sparing, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "text", tmp_path / "out"
+    file.write_bytes(content)
+    more = settings(f"data.vocab={vocab}")
+    said = sparing("train", "quickstart", "--data", file, "--out", out, *more, "--quiet")
+    refused(said, *words)
+    assert not out.exists()
+
+
+def test_binary_files_train_as_bytes(sparing: Sparing, tmp_path: Path) -> None:
+    file = tmp_path / "binary"
+    file.write_bytes(bytes(range(256)) * 30)
+    said = sparing("train", "quickstart", "--data", file, "--out", tmp_path / "r", *settings(), "--quiet")  # noqa: E501
+    assert said.status == 0, said.err
+
+
+def test_a_folder_in_use_or_already_used_is_left_alone(
+    run: Path, sparing: Sparing, corpus: Path
+) -> None:
+    before = (run / "metrics.jsonl").read_bytes()
+    said = sparing("train", "quickstart", "--data", corpus, "--out", run, *settings(), "--quiet")
+    refused(said, "--resume")
+    with locked(run):
+        said = sparing("train", "--resume", "--out", run, "--quiet")
+    refused(said, "in use")
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_previous_one_serves(
+    run: Path, sparing: Sparing
+) -> None:
+    sparing("train", "--resume", "--out", run, "--set", "train.steps=14", "--quiet")
+    weights = run / "checkpoints" / "last" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    said = sparing("train", "--resume", "--out", run, "--set", "train.steps=16", "--quiet")
+    refused(said, "model.safetensors is damaged", "previous")
+    again = sparing(
+        "train", "--resume", "--checkpoint", "previous", "--out", run, "--quiet",
+        "--set", "train.steps=16",
+    )  # fmt: skip
+    assert again.status == 0, again.err
+    assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0
+
+
+def test_another_models_settings_do_not_resume(run: Path, sparing: Sparing) -> None:
+    said = sparing("train", "--resume", "--out", run, "--set", "model.dim=8", "--quiet")
+    refused(said, "another model", "dim")
+
+
+def test_a_symbol_never_seen_in_training(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "symbols"
+    more = settings("data.vocab=symbols")
+    sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
+    refused(sparing("score", path, "--text", "Ω"), "never seen")
+    refused(sparing("generate", path, "--prompt", "Ω"), "never seen")
+
+
+def test_bad_sampling_and_empty_input(run: Path, sparing: Sparing, tmp_path: Path) -> None:
+    refused(sparing("generate", run, "--temperature", -1), "temperature")
+    refused(sparing("generate", run, "--prompt-file", tmp_path / "none"), "none")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    refused(sparing("score", run, empty), "nothing to score")
+    refused(sparing("evaluate", run, "--stride", 4), "--window")
+    refused(sparing("evaluate", run, "--memory", "some"), "--memory")
+    refused(sparing("evaluate", run, "--checkpoint", "lost"), "lost")
+
+
+def test_a_full_disk_is_reported_and_the_old_checkpoint_stays(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device", "model.safetensors")
+
+    monkeypatch.setattr("sparing.train.checkpoint.save_file", full)
+    said = sparing("train", "--resume", "--out", run, "--set", "train.steps=14", "--quiet")
+    refused(said, "no space left")
+    monkeypatch.undo()
+    assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0

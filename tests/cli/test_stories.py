@@ -1,0 +1,158 @@
+"""From the command line: train, measure, go on, talk."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparing.runs.recipes import RECIPES
+from sparing.train.journal import TIMINGS, read
+from tests.cli.conftest import Sparing, settings
+
+
+def test_a_run_leaves_everything_behind(run: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert {"config.json", "provenance.json", "metrics.jsonl", "results.json", "vocab.json"} <= names
+    assert {path.name for path in (run / "checkpoints").iterdir()} >= {"last", "best"}
+    assert not list(run.rglob("*.part"))
+    results = json.loads((run / "results.json").read_text())
+    assert results["training"]["steps"] == 12
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert {"commit", "versions", "device", "command", "seed"} <= provenance.keys()
+
+
+def test_evaluate_prints_exact_figures(run: Path, sparing: Sparing) -> None:
+    said = sparing("evaluate", run, "--split", "test", "--json")
+    assert said.status == 0
+    report = said.json()
+    assert report["protocol"] == "bytes"
+    assert report["tokens"] == report["bytes"]
+    assert 0 < report["bits_per_byte"] < 9
+    assert json.loads((run / "results.json").read_text())["test"]["bytes"] == report["bytes"]
+    other = sparing("evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json").json()
+    assert other["bytes"] < report["bytes"]
+    assert other["protocol"] == "no-newlines"
+    windows = sparing("evaluate", run, "--split", "test", "--window", 64, "--stride", 16, "--json")
+    assert windows.json()["bytes"] == report["bytes"]
+    few = sparing("evaluate", run, "--bytes", 100, "--json").json()
+    assert few["bytes"] == 100
+
+
+def test_memory_can_be_swept_and_switched_off(run: Path, sparing: Sparing) -> None:
+    rows = sparing("evaluate", run, "--memory", "0,16,64", "--json").json()["memory"]
+    assert [row["memory"] for row in rows] == [0, 16, 64]
+    assert len({row["bits_per_byte"] for row in rows}) == 3
+
+
+def test_loss_against_context(run: Path, sparing: Sparing) -> None:
+    curve = sparing("evaluate", run, "--context", 32, "--json").json()
+    assert "1-1" in curve
+    assert all(point["bits_per_byte"] > 0 for point in curve.values())
+
+
+def test_resumed_with_more_steps_it_equals_a_longer_run(
+    run: Path, sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    said = sparing("train", "--resume", "--out", run, "--set", "train.steps=20", "--quiet")
+    assert said.status == 0, said.err
+    whole = tmp_path / "whole"
+    more = settings("train.steps=20")
+    sparing("train", "quickstart", "--data", corpus, "--out", whole, *more, "--quiet")
+
+    def curve(path: Path) -> list[dict[str, object]]:
+        # The learning rate knew of the longer budget from step 13 on, so only the shape is equal.
+        return [
+            {key: entry[key] for key in ("step", "tokens")}
+            for entry in read(path / "metrics.jsonl")
+            if entry["kind"] == "train"
+        ]
+
+    assert curve(run) == curve(whole)
+    assert TIMINGS
+
+
+def test_the_same_seed_trains_the_same_model(
+    run: Path, sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    twin = tmp_path / "twin"
+    sparing("train", "quickstart", "--data", corpus, "--out", twin, *settings(), "--quiet")
+    weights = Path("checkpoints") / "last" / "model.safetensors"
+    assert (run / weights).read_bytes() == (twin / weights).read_bytes()
+
+
+def test_the_seeds_second_pass(run: Path, sparing: Sparing) -> None:
+    said = sparing(
+        "train", "--resume", "--checkpoint", "best", "--out", run, "--quiet",
+        "--set", "optim.lr=1e-3", "--set", "train.steps=16",
+    )  # fmt: skip
+    assert said.status == 0, said.err
+    entries = [e for e in read(run / "metrics.jsonl") if e["kind"] == "train"]
+    assert entries[-1]["step"] == 16
+    assert entries[-1]["lr"] < 1e-3
+    resumed = json.loads((run / "provenance.json").read_text())["resumed_with"]
+    assert "optim.lr: 0.02 -> 0.001" in resumed
+
+
+def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Sparing) -> None:
+    one = sparing("generate", run, "--prompt", "line ", "--length", 30, "--seed", 3)
+    two = sparing("generate", run, "--prompt", "line ", "--length", 30, "--seed", 3)
+    assert one.status == 0
+    assert one.out == two.out
+    assert one.out.startswith("line ")
+    long = "the quick brown fox " * 20
+    batch = sparing(
+        "generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json"
+    )
+    assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
+
+
+def test_score_prints_and_ranks(run: Path, sparing: Sparing, tmp_path: Path) -> None:
+    file = tmp_path / "sentences"
+    file.write_text("zzqx vvkj\nthe quick brown fox\n")
+    said = sparing("score", run, file, "--json", "--rank", "--per-token")
+    assert said.status == 0, said.err
+    scores = [json.loads(line) for line in said.out.splitlines()]
+    assert scores[0]["log_probability"] >= scores[1]["log_probability"]
+    for item in scores:
+        total = sum(token["nats"] for token in item["per_token"])
+        assert total == pytest.approx(-item["log_probability"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_a_price(name: str, sparing: Sparing) -> None:
+    report = sparing("info", name, "--json").json()
+    assert report["parameters"]["deployed"] <= report["parameters"]["training"]
+    assert report["flops_per_byte"] > 0
+    assert report["state_bytes"] > 0
+
+
+def test_info_of_the_seeds_models(sparing: Sparing) -> None:
+    found = {
+        name: sparing("info", name, "--json").json()["parameters"]
+        for name in ("enwik8_sha_rnn", "enwik8_sha_rnn_4", "enwik8_sha_rnn_0")
+    }
+    assert found["enwik8_sha_rnn"] == {"training": 53_773_517, "deployed": 51_674_317}
+    assert found["enwik8_sha_rnn_4"]["deployed"] == 54_850_765
+    assert found["enwik8_sha_rnn_0"]["deployed"] == 50_615_501
+
+
+def test_info_of_a_run_and_lists(run: Path, sparing: Sparing) -> None:
+    report = sparing("info", run, "--json").json()
+    assert report["results"]["training"]["steps"] == 12
+    assert "quickstart" in sparing("recipes").out
+    assert set(sparing("recipes", "--json").json()) == set(RECIPES)
+    assert "enwik8" in sparing("data", "list", "--json").json()
+    assert sparing("--version").out.strip()
+
+
+@pytest.mark.parametrize("vocab", ["characters", "words", "symbols"])
+def test_other_vocabularies_train_evaluate_and_talk(
+    vocab: str, sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / vocab
+    more = settings(f"data.vocab={vocab}")
+    said = sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
+    assert said.status == 0, said.err
+    report = sparing("evaluate", path, "--split", "test", "--json").json()
+    assert report["perplexity_per_word"] > 1
+    assert sparing("generate", path, "--prompt", "the quick ", "--length", 8).status == 0
