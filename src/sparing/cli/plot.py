@@ -25,7 +25,7 @@ from sparing.runs.folder import RunFolder, load_model, open_run
 What = Literal["curves", "focus", "context"]
 QUERIES = 128
 CONTEXT = 1024
-WINDOWS = 512
+WINDOWS = 256
 BELONGS = {
     "--x": ("curves",),
     "--line": ("curves",),

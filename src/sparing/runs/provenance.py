@@ -1,5 +1,6 @@
 """Where a run's numbers come from: code, versions, machine, command."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -27,7 +28,12 @@ def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, with `+changes` where files differ from it."""
+    """The commit of the code that runs, with `+changes` where files differ from it.
+
+    A copy without its repository (an image, a GPU machine) says it in SPARING_COMMIT.
+    """
+    if told := os.environ.get("SPARING_COMMIT"):
+        return told
     here = Path(__file__).resolve().parent
     head = _git(here, "rev-parse", "--short=12", "HEAD")
     if not head:

@@ -1,18 +1,13 @@
-"""Named runs. A recipe is a function that returns a config; its docstring says what to expect."""
+"""Recipes of SHA-RNN (arXiv:1911.11423)."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import cleandoc
 
 from sparing.data.tokens import DataConfig
-from sparing.errors import unknown
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
-
-Recipe = Callable[[], RunConfig]
 
 
 def quickstart() -> RunConfig:
@@ -141,26 +136,11 @@ def text8_sha_rnn() -> RunConfig:
     )
 
 
-RECIPES: Mapping[str, Recipe] = {
-    recipe.__name__: recipe
-    for recipe in (
-        quickstart,
-        enwik8_sha_rnn,
-        enwik8_sha_rnn_4,
-        enwik8_sha_rnn_0,
-        text8_sha_rnn,
-        wikitext2_sha_rnn,
-    )
-}
-
-
-def recipe(name: str) -> RunConfig:
-    """The config of a recipe."""
-    if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
-    return RECIPES[name]()
-
-
-def expectation(name: str) -> str:
-    """What a recipe is and what to expect of it: its docstring."""
-    return cleandoc(RECIPES[name].__doc__ or "")
+RECIPES = (
+    quickstart,
+    enwik8_sha_rnn,
+    enwik8_sha_rnn_4,
+    enwik8_sha_rnn_0,
+    text8_sha_rnn,
+    wikitext2_sha_rnn,
+)

@@ -1,0 +1,26 @@
+"""Named runs. A recipe is a function that returns a config; its docstring says what to expect."""
+
+from collections.abc import Callable, Mapping
+from inspect import cleandoc
+
+from sparing.errors import unknown
+from sparing.runs.config import RunConfig
+from sparing.runs.recipes import sha_rnn
+
+Recipe = Callable[[], RunConfig]
+
+RECIPES: Mapping[str, Recipe] = {
+    recipe.__name__: recipe for family in (sha_rnn,) for recipe in family.RECIPES
+}
+
+
+def recipe(name: str) -> RunConfig:
+    """The config of a recipe."""
+    if name not in RECIPES:
+        raise unknown("recipe", name, RECIPES)
+    return RECIPES[name]()
+
+
+def expectation(name: str) -> str:
+    """What a recipe is and what to expect of it: its docstring."""
+    return cleandoc(RECIPES[name].__doc__ or "")
