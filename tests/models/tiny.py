@@ -6,6 +6,7 @@ import torch
 
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
+from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
 
 VOCAB = 11
@@ -19,6 +20,17 @@ _SHA = {
     "dropout_input": 0.0,
     "dropout_hidden": 0.0,
     "dropout_output": 0.0,
+}
+
+_AWD = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "hidden_dim": 10,
+    "dropout_embedding": 0.0,
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.0,
+    "dropout_output": 0.0,
+    "weight_drop": 0.0,
 }
 
 CONFIGS: dict[str, tuple[str, Any]] = {
@@ -43,6 +55,10 @@ CONFIGS: dict[str, tuple[str, Any]] = {
             bias=False,
         ),
     ),
+    "awd_lstm": ("awd_lstm", AWDLSTMConfig(**_AWD)),
+    "awd_lstm one layer": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=1)),
+    "awd_lstm untied": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=2, tied=False)),
+    "awd_lstm qrnn": ("awd_lstm", AWDLSTMConfig(**_AWD, core="qrnn", depth=4)),
     "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
 }
 

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from sparing.models.api import LanguageModel
+from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 
 
@@ -14,5 +15,6 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "awd_lstm": Family(AWDLSTMConfig, AWDLSTM),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
 }
