@@ -7,6 +7,7 @@ import torch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
+from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
 
 VOCAB = 11
@@ -31,6 +32,14 @@ _AWD = {
     "dropout_hidden": 0.0,
     "dropout_output": 0.0,
     "weight_drop": 0.0,
+}
+
+_MLSTM = {
+    "vocab_size": VOCAB,
+    "dim": 6,
+    "hidden_dim": 8,
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.0,
 }
 
 CONFIGS: dict[str, tuple[str, Any]] = {
@@ -59,6 +68,8 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "awd_lstm one layer": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=1)),
     "awd_lstm untied": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=2, tied=False)),
     "awd_lstm qrnn": ("awd_lstm", AWDLSTMConfig(**_AWD, core="qrnn", depth=4)),
+    "mlstm": ("mlstm", MLSTMConfig(**_MLSTM)),
+    "mlstm deployed": ("mlstm", MLSTMConfig(**_MLSTM, normed=False)),
     "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
 }
 

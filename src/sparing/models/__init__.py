@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
+from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 
 
@@ -16,5 +17,6 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "awd_lstm": Family(AWDLSTMConfig, AWDLSTM),
+    "mlstm": Family(MLSTMConfig, MLSTM),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
 }

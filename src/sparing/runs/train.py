@@ -108,7 +108,15 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
 
 def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
     t = run.train
-    settings = StreamConfig(batch=t.batch, segment=t.segment, randomised=t.randomised, seed=t.seed)
+    settings = StreamConfig(
+        batch=t.batch,
+        segment=t.segment,
+        randomised=t.randomised,
+        length_std=t.length_std,
+        halved=t.halved,
+        longest=t.longest,
+        seed=t.seed,
+    )
     stream = Stream(tokens.split("train"), settings, cursor=cursor)
     # Too small a text is refused here, before anything is written.
     stream.segments()

@@ -86,7 +86,8 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             segment = next(segments)
             if segment.fresh:
                 run.state = run.model.initial_state(segment.inputs_BT.size(0))
-            run.optimizer.scale_lr(rate(p, schedule, share))
+            by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
+            run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             nats, norm, state = backward(run, segment, config.batch_split)
             sound = math.isfinite(nats) and math.isfinite(norm)
             if sound:
@@ -178,9 +179,7 @@ def roll_back(run: Training, desk: Desk) -> None:
     """Go back to the last checkpoint's weights, and on with the text after the bad segments."""
     p, checkpoint = run.progress, desk.load("last")
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
-        raise UserError(
-            f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip"
-        )
+        raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
     run.state = run.model.initial_state(next(iter(run.state.values())).size(0))
     p.rollbacks += 1
