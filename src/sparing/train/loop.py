@@ -235,15 +235,23 @@ def judge(run: Training, desk: Desk) -> None:
     if p.judged_step == p.step:
         return
     p.judged_step = p.step
-    result = desk.judge(run.model)
+    with run.optimizer.averaged():
+        result = desk.judge(run.model)
+        note_valid(run, desk, result)
+        if p.best_nats is None or result["nats_per_token"] < p.best_nats:
+            p.best_nats = result["nats_per_token"]
+            weights = {"model": model_tensors(run.model)}
+            desk.save("best", Checkpoint(weights, capture(run).cursor))
+    run.optimizer.judged(result["nats_per_token"])
+
+
+def note_valid(run: Training, desk: Desk, result: Mapping[str, Any]) -> None:
+    """Write a judgement down."""
+    p = run.progress
     measured = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
     place = {"tokens": p.tokens, "elapsed_s": p.elapsed_s}
     desk.journal.note("valid", p.step, **{**result, **measured, **place})
     desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
-    if p.best_nats is None or result["nats_per_token"] < p.best_nats:
-        p.best_nats = result["nats_per_token"]
-        weights = {"model": model_tensors(run.model)}
-        desk.save("best", Checkpoint(weights, capture(run).cursor))
 
 
 def save(run: Training, desk: Desk) -> None:
