@@ -12,6 +12,7 @@ from sparing.cli.options import CheckpointName, Device, Json, Settings, Source, 
 from sparing.data.tokens import Split, first_bytes, prepare, without_newlines
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
+from sparing.evaluate.cache import CacheConfig, cached
 from sparing.evaluate.context import context_curve
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
@@ -41,6 +42,15 @@ def evaluate(
     context: Annotated[
         int | None, typer.Option(help="Loss against available context, up to N tokens.")
     ] = None,
+    cache: Annotated[
+        int | None, typer.Option(help="Mix in a continuous cache of the last N tokens.")
+    ] = None,
+    cache_theta: Annotated[
+        float, typer.Option(help="How sharply similarity tells in the cache.")
+    ] = CacheConfig().theta,
+    cache_lambda: Annotated[
+        float, typer.Option(help="Probability given to the cache.")
+    ] = CacheConfig().share,
     settings: Settings = None,
     checkpoint: CheckpointName = None,
     source: Source = None,
@@ -62,6 +72,8 @@ def evaluate(
         show(report, as_json=as_json)
         return
     ask = Asking(protocol, window, stride)
+    if cache is not None:
+        ask.use(CacheConfig(window=cache, theta=cache_theta, share=cache_lambda))
     if memory is not None:
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
@@ -79,13 +91,31 @@ class Asking:
         if stride is not None and window is None:
             raise UserError("--stride needs --window")
         self.protocol, self.window = protocol, window
+        self.cache: CacheConfig | None = None
         self.stride = stride if stride is not None or window is None else max(1, window // 2)
+
+    def use(self, cache: CacheConfig) -> None:
+        """Put a cache beside the model."""
+        if self.window is not None:
+            raise UserError("--cache remembers carried streams; leave --window out")
+        self.cache = cache
 
     def answer(
         self, model: LanguageModel, text: Split, hardware: Hardware, run: RunConfig
     ) -> Evaluation:
         """Score `text`."""
         batch = run.evaluate.batch
+        if self.cache is not None:
+            return cached(
+                model,
+                text,
+                hardware,
+                self.cache,
+                batch=batch,
+                segment=run.evaluate.segment,
+                protocol=self.protocol,
+                progress=True,
+            )
         if self.window is None or self.stride is None:
             return carried(
                 model,
@@ -177,4 +207,6 @@ def _label(split: str, protocol: str, ask: Asking) -> str:
         words.append(protocol)
     if ask.window is not None:
         words.append(f"window {ask.window} stride {ask.stride}")
+    if (c := ask.cache) is not None:
+        words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
     return ", ".join(words)
