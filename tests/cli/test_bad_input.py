@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Said, Sparing, settings
 
 from sparing.files import locked
-from tests.cli.conftest import Said, Sparing, settings
 
 
 def refused(said: Said, *words: str) -> None:
@@ -76,7 +76,9 @@ def test_unusable_texts_are_refused(
 def test_binary_files_train_as_bytes(sparing: Sparing, tmp_path: Path) -> None:
     file = tmp_path / "binary"
     file.write_bytes(bytes(range(256)) * 30)
-    said = sparing("train", "quickstart", "--data", file, "--out", tmp_path / "r", *settings(), "--quiet")  # noqa: E501
+    said = sparing(
+        "train", "quickstart", "--data", file, "--out", tmp_path / "r", *settings(), "--quiet"
+    )  # noqa: E501
     assert said.status == 0, said.err
 
 

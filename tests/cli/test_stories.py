@@ -4,15 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Sparing, settings
 
 from sparing.runs.recipes import RECIPES
 from sparing.train.journal import TIMINGS, read
-from tests.cli.conftest import Sparing, settings
 
 
 def test_a_run_leaves_everything_behind(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
-    assert {"config.json", "provenance.json", "metrics.jsonl", "results.json", "vocab.json"} <= names
+    assert {
+        "config.json",
+        "provenance.json",
+        "metrics.jsonl",
+        "results.json",
+        "vocab.json",
+    } <= names
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"last", "best"}
     assert not list(run.rglob("*.part"))
     results = json.loads((run / "results.json").read_text())
@@ -29,7 +35,9 @@ def test_evaluate_prints_exact_figures(run: Path, sparing: Sparing) -> None:
     assert report["tokens"] == report["bytes"]
     assert 0 < report["bits_per_byte"] < 9
     assert json.loads((run / "results.json").read_text())["test"]["bytes"] == report["bytes"]
-    other = sparing("evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json").json()
+    other = sparing(
+        "evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json"
+    ).json()
     assert other["bytes"] < report["bytes"]
     assert other["protocol"] == "no-newlines"
     windows = sparing("evaluate", run, "--split", "test", "--window", 64, "--stride", 16, "--json")
@@ -100,9 +108,7 @@ def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Spa
     assert one.out == two.out
     assert one.out.startswith("line ")
     long = "the quick brown fox " * 20
-    batch = sparing(
-        "generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json"
-    )
+    batch = sparing("generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json")
     assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
 
 

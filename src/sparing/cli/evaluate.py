@@ -9,14 +9,14 @@ import typer
 
 from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json, Settings, Source, show
-from sparing.data.tokens import Split, first_bytes, prepare, without_newlines
+from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import RunFolder, load_model, open_run
+from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 
 
 def evaluate(
@@ -56,7 +56,7 @@ def evaluate(
     hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
     run = with_settings(stored, settings or [])
     run = replace(run, evaluate=_reading(run, batch, segment))
-    text = _text(stored, source, split, protocol, size)
+    text = _text(prepare_for_run(folder, stored.data, source), split, protocol, size)
     if context is not None:
         report = _context(_load(folder, hardware, checkpoint, run), text, hardware, context)
         show(report, as_json=as_json)
@@ -113,8 +113,7 @@ def _reading(run: RunConfig, batch: int | None, segment: int | None) -> Any:
     return replace(e, batch=batch or e.batch, segment=segment or e.segment)
 
 
-def _text(run: RunConfig, source: Path | None, name: str, protocol: str, size: int | None) -> Split:
-    tokens = prepare(run.data, source)
+def _text(tokens: Tokens, name: str, protocol: str, size: int | None) -> Split:
     split = tokens.split(name)
     if size is not None:
         split = first_bytes(split, size, tokens.vocab)

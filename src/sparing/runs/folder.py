@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import files
+from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.data.vocab import Vocab, vocab_from_json
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -70,6 +71,16 @@ def create(path: Path, run: RunConfig, vocab: Vocab, provenance: Mapping[str, An
     folder.write("vocab", vocab.to_json())
     folder.write("config", run_config.to_json(run))
     return folder
+
+
+def prepare_for_run(
+    folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
+) -> Tokens:
+    """A corpus as the run's own vocabulary reads it; refused where it now has another."""
+    tokens = prepare(data, source, progress=progress)
+    if tokens.vocab.to_json() != folder.vocab().to_json():
+        raise UserError(f"{data.corpus} has another vocabulary now than run {folder.path} had")
+    return tokens
 
 
 def is_run(path: Path) -> bool:

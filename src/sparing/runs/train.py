@@ -16,7 +16,7 @@ from sparing.files import locked
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig, for_vocab, to_json
-from sparing.runs.folder import RunFolder, create, is_run, open_run
+from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
 from sparing.train.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         raise UserError(f"{path} already holds a run; add --resume to go on, or change --out")
     if options.resume and not is_run(path):
         raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
-    tokens = prepare(run.data, options.source, progress=options.progress)
+    tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
     device.seed_everything(run.train.seed)
     training = _training(run, tokens, hardware)
@@ -61,6 +61,12 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
             desk.journal.close()
         folder.note_results(_summary(training, folder))
     return signal
+
+
+def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
+    if not options.resume:
+        return prepare(run.data, options.source, progress=options.progress)
+    return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
 
 
 def _start(
