@@ -78,7 +78,7 @@ def test_binary_files_train_as_bytes(sparing: Sparing, tmp_path: Path) -> None:
     file.write_bytes(bytes(range(256)) * 30)
     said = sparing(
         "train", "quickstart", "--data", file, "--out", tmp_path / "r", *settings(), "--quiet"
-    )  # noqa: E501
+    )
     assert said.status == 0, said.err
 
 

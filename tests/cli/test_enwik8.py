@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from tests.cli.conftest import Sparing
 
 FOLDER = Path(os.environ.get("SPARING_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -17,8 +17,9 @@ from sparing.errors import UserError
 from sparing.models.api import Output, State
 from sparing.models.sha_rnn import SHARNN
 from sparing.train import journal
+from sparing.train.capture import restore, second_pass
 from sparing.train.journal import TIMINGS
-from sparing.train.loop import backward, fit, restore, second_pass
+from sparing.train.loop import backward, fit
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
 

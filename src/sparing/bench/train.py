@@ -19,10 +19,11 @@ from sparing.errors import UserError
 from sparing.models.api import size_bytes
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
-from sparing.train.loop import Training, backward
+from sparing.train.loop import backward
 from sparing.train.optim import build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import factor
+from sparing.train.training import Training
 
 WARMUP = 3
 """Steps before the first measured one, at least: compilers and allocators settle."""

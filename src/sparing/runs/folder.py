@@ -15,7 +15,7 @@ from sparing.runs import config as run_config
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.train import checkpoint
-from sparing.train.loop import load_model_tensors
+from sparing.train.capture import load_model_tensors
 
 
 @dataclass(frozen=True, slots=True)

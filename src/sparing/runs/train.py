@@ -19,12 +19,14 @@ from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
+from sparing.train.capture import capture, restore, resumable, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.journal import Journal
-from sparing.train.loop import Desk, Training, capture, fit, restore, resumable, second_pass
+from sparing.train.loop import fit
 from sparing.train.optim import build_optimizer
 from sparing.train.progress import Bar
 from sparing.train.scale import LossScale
+from sparing.train.training import Desk, Training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,8 @@ class TrainOptions:
     source: Path | None = None
     """Local copy of the corpus."""
     progress: bool = True
+    head_start_s: float = 0.0
+    """Time the process has already spent; it counts against a budget in minutes."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
@@ -50,6 +54,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     run = for_vocab(run, tokens.vocab.size)
     device.seed_everything(run.train.seed)
     training = _training(run, tokens, hardware)
+    training.head_start_s = options.head_start_s
     with locked(path):
         folder = _start(run, path, training, tokens, options)
         desk = _desk(run, folder, tokens, hardware, options)
