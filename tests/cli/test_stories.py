@@ -162,3 +162,19 @@ def test_other_vocabularies_train_evaluate_and_talk(
     report = sparing("evaluate", path, "--split", "test", "--json").json()
     assert report["perplexity_per_word"] > 1
     assert sparing("generate", path, "--prompt", "the quick ", "--length", 8).status == 0
+
+
+def test_every_setting_is_explained(sparing: Sparing) -> None:
+    said = sparing("info", "quickstart", "--config").out
+    assert "train.segment=128\n    Tokens per lane and step" in said
+    assert "model.attention_at=1\n    Blocks, counted from 0" in said
+    blocks = said.split("\n\n")[1:]
+    assert len(blocks) > 40
+    assert all(len(block.splitlines()) == 2 and block.splitlines()[1].strip() for block in blocks)
+
+
+def test_without_a_verb_there_is_help(sparing: Sparing) -> None:
+    for words in ([], ["data"], ["bench"]):
+        said = sparing(*words)
+        assert said.status == 0
+        assert said.out.startswith("Usage: sparing")
