@@ -110,6 +110,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_serves(
     assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0
 
 
+@pytest.mark.parametrize("setting", ["train.batch=2", "data.newlines=false"])
+def test_lanes_and_text_cannot_change_under_way(setting: str, run: Path, sparing: Sparing) -> None:
+    before = (run / "config.json").read_bytes()
+    said = sparing("train", "--resume", "--out", run, "--set", setting, "--quiet")
+    refused(said, setting.partition("=")[0])
+    assert (run / "config.json").read_bytes() == before
+
+
 def test_another_models_settings_do_not_resume(run: Path, sparing: Sparing) -> None:
     said = sparing("train", "--resume", "--out", run, "--set", "model.dim=8", "--quiet")
     refused(said, "another model", "dim")

@@ -97,8 +97,8 @@ def test_the_seeds_second_pass(run: Path, sparing: Sparing) -> None:
     entries = [e for e in read(run / "metrics.jsonl") if e["kind"] == "train"]
     assert entries[-1]["step"] == 16
     assert entries[-1]["lr"] < 1e-3
-    resumed = json.loads((run / "provenance.json").read_text())["resumed_with"]
-    assert "optim.lr: 0.02 -> 0.001" in resumed
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert "optim.lr: 0.02 -> 0.001" in provenance["resumed"][0]["changed"]
 
 
 def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Sparing) -> None:

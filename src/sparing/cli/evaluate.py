@@ -61,14 +61,22 @@ def evaluate(
         report = _context(_load(folder, hardware, checkpoint, run), text, hardware, context)
         show(report, as_json=as_json)
         return
-    ask = Asking(protocol, window, stride)
+    # A model trained without newlines has no other way of being measured.
+    ask = Asking(protocol if stored.data.newlines else "no-newlines", window, stride)
     if memory is not None:
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
     result = ask.answer(_load(folder, hardware, checkpoint, run), text, hardware, run)
-    report = {"split": split, **result.to_json(), "precision": hardware.precision}
+    name = folder.checkpoint(checkpoint)
+    report = {
+        "split": split,
+        **result.to_json(),
+        "precision": hardware.precision,
+        "checkpoint": name,
+        "step": folder.step(name),
+    }
     if size is None and not settings:
-        folder.note_results({_label(split, protocol, ask): report})
+        folder.note_results({_label(split, ask): report})
     show(report, as_json=as_json)
 
 
@@ -170,10 +178,10 @@ def _context(model: LanguageModel, text: Split, hardware: Hardware, length: int)
     }
 
 
-def _label(split: str, protocol: str, ask: Asking) -> str:
+def _label(split: str, ask: Asking) -> str:
     words = [split]
-    if protocol != "bytes":
-        words.append(protocol)
+    if ask.protocol != "bytes":
+        words.append(ask.protocol)
     if ask.window is not None:
         words.append(f"window {ask.window} stride {ask.stride}")
     return ", ".join(words)

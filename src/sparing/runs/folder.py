@@ -58,6 +58,17 @@ class RunFolder:
         """The vocabulary the run was trained with."""
         return vocab_from_json(self.read("vocab"))
 
+    def checkpoint(self, name: str | None = None) -> str:
+        """The checkpoint meant: the one named, else the best, else the last."""
+        if name is not None:
+            return name
+        return "best" if checkpoint.exists(self.checkpoints, "best") else "last"
+
+    def step(self, name: str) -> int:
+        """The step at which a checkpoint was written."""
+        path = checkpoint.located(self.checkpoints, name)
+        return int(files.read_json((path or self.checkpoints) / checkpoint.CURSOR)["step"])
+
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add figures to results.json."""
         old = self.read("results") if (self.path / "results.json").exists() else {}
@@ -99,14 +110,9 @@ def open_run(path: Path) -> RunFolder:
 def load_model(
     folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
 ) -> LanguageModel:
-    """The trained model, ready to evaluate; `run` may differ in what weights do not depend on.
-
-    Takes the best checkpoint unless another is named, or the last where there is no best yet.
-    """
-    if name is None:
-        name = "best" if checkpoint.exists(folder.checkpoints, "best") else "last"
+    """The trained model, ready to evaluate; `run` may differ in what weights do not depend on."""
     stored = folder.config()
-    loaded = checkpoint.load(folder.checkpoints, name, stored.identity())
+    loaded = checkpoint.load(folder.checkpoints, folder.checkpoint(name), stored.identity())
     model = build_model(run or stored)
     load_model_tensors(model, loaded.tensors["model"])
     return model.to(hardware.device).eval()

@@ -83,6 +83,7 @@ def _start(
         return create(path, run, tokens.vocab, record)
     folder = open_run(path)
     before = folder.config()
+    _refuse_other_lanes(before, run)
     if checkpoint.exists(folder.checkpoints, options.checkpoint):
         saved = checkpoint.load(folder.checkpoints, options.checkpoint, run.identity())
         changed = before.optim != run.optim or before.schedule != run.schedule
@@ -96,10 +97,22 @@ def _start(
         training.stream = _stream(run, tokens, training.progress.cursor)
     journal.rewind(folder.metrics, training.progress.step)
     if before != run:
-        record["resumed_with"] = differences(before, run)
+        record["changed"] = differences(before, run)
         folder.write("config", to_json(run))
-    folder.write("provenance", record)
+    first = folder.read("provenance")
+    folder.write("provenance", {**first, "resumed": [*first.get("resumed", []), record]})
     return folder
+
+
+def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
+    """What the carried state and the stream's position belong to cannot change under way."""
+    fixed = [
+        difference
+        for difference in differences(before, run)
+        if difference.startswith(("train.batch:", "data."))
+    ]
+    if fixed:
+        raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
 
 
 def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
@@ -152,7 +165,9 @@ def _judge(
     if run.train.evaluate_bytes is not None:
         split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
     e = run.evaluate
-    return carried(model, split, hardware, batch=e.batch, segment=e.segment).to_json()
+    protocol = "bytes" if run.data.newlines else "no-newlines"
+    result = carried(model, split, hardware, batch=e.batch, segment=e.segment, protocol=protocol)
+    return result.to_json()
 
 
 def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
@@ -168,5 +183,5 @@ def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
             "tokens_per_s": p.tokens / max(p.elapsed_s, 1e-9),
             "peak_bytes": training.hardware.peak_bytes(),
         },
-        "valid": best,
+        "best_valid": best,
     }

@@ -157,7 +157,7 @@ def log(run: Training, desk: Desk, norm: float) -> None:
         nats_per_token=mean,
         bits_per_byte=bits,
         lr=run.optimizer.lr,
-        grad_norm=norm,
+        grad_norm=norm if math.isfinite(norm) else None,
         loss_scale=run.scale.value,
         **run.model.telemetry(),
         elapsed_s=p.elapsed_s,
