@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.nn.recurrent import LSTMCore, QRNNCore
+from sparing.nn.recurrent import CORES, LSTMCore, QRNNCore
 
 CUDA = pytest.param(
     "cuda",
@@ -101,7 +101,7 @@ def qrnn_by_hand(
         seen = torch.cat([before, x], dim=-1) if core.window == 2 else x
         z, f, o = F.linear(seen, weight, core.gates.bias).chunk(3, dim=-1)
         f = torch.sigmoid(f)
-        cell, before = f * torch.tanh(z) + (1 - f) * cell, x
+        cell, before = f * cell + (1 - f) * torch.tanh(z), x
         outputs.append(torch.sigmoid(o) * cell)
     return torch.stack(outputs, dim=1)
 
@@ -142,7 +142,7 @@ def test_zoneout_keeps_cells_in_training_and_slows_them_in_evaluation() -> None:
     core, x, state = qrnn(1, zoneout=0.5)
     with torch.no_grad():
         core.gates.weight.zero_()
-        core.gates.bias.copy_(torch.tensor([50.0, 50.0, 50.0]).repeat_interleave(5))
+        core.gates.bias.copy_(torch.tensor([50.0, -50.0, 50.0]).repeat_interleave(5))
     cells = torch.stack([core(x[:, :1], state)[1][0] for _ in range(400)])
     assert set(cells[:, 0, 0].tolist()) == {state[0][0, 0].item(), 1.0}
     assert (cells == 1).double().mean().item() == pytest.approx(0.5, abs=0.05)
@@ -162,3 +162,32 @@ def test_a_qrnn_keeps_small_changes_in_low_precision() -> None:
 def test_a_wider_window_is_refused() -> None:
     with pytest.raises(ValueError, match="window must be 1 or 2"):
         QRNNCore(4, window=3)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_segments_and_single_steps_agree(name: str) -> None:
+    torch.manual_seed(0)
+    core = CORES[name](4).double()
+    x_BTD = torch.randn(3, 7, 4, dtype=torch.float64)
+    state = tuple(torch.randn(3, 4, dtype=torch.float64) for _ in core.state_names)
+    whole, last = core(x_BTD, state)
+    steps = []
+    for t in range(7):
+        y_BTD, state = core(x_BTD[:, t : t + 1], state)
+        steps.append(y_BTD)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+    for one, other in zip(state, last, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_qrnn_is_its_equations() -> None:
+    torch.manual_seed(0)
+    core = QRNNCore(2).double()
+    x_BTD = torch.randn(1, 3, 2, dtype=torch.float64)
+    cell, last = (torch.randn(1, 2, dtype=torch.float64) for _ in range(2))
+    y_BTD, _ = core(x_BTD, (cell, last))
+    for t in range(3):
+        z, f, o = core.gates(torch.cat([last, x_BTD[:, t]], dim=-1)).chunk(3, dim=-1)
+        cell = torch.sigmoid(f) * cell + (1 - torch.sigmoid(f)) * torch.tanh(z)
+        torch.testing.assert_close(y_BTD[:, t], torch.sigmoid(o) * cell)
+        last = x_BTD[:, t]

@@ -71,8 +71,8 @@ class GRUCore(nn.Module):
 class QRNNCore(nn.Module):
     """Quasi-recurrent layer with fo-pooling over a window of one or two inputs (arXiv:1611.01576).
 
-    The second gate is the share of the candidate, 1 - f in the paper; zoneout sets it to zero, so
-    that the cell stays. `weight_drop` acts on the one matrix there is.
+    Zoneout makes that share of cells stay as they are. `weight_drop` acts on the one matrix there
+    is.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class QRNNCore(nn.Module):
         gates = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
         # Small shares of the candidate would be lost in a cell of 16 bits.
         wide = torch.promote_types(gates.dtype, torch.float32)
-        candidate, update, output = gates.to(wide).chunk(3, dim=-1)
-        forget_BTD = 1 - self._zoned_out(torch.sigmoid(update))
+        candidate, forget, output = gates.to(wide).chunk(3, dim=-1)
+        forget_BTD = self._zoned_out(torch.sigmoid(forget))
         cells_BTD = gated_scan(forget_BTD, torch.tanh(candidate), state[0].to(wide))
         y_BTD = (torch.sigmoid(output) * cells_BTD).to(gates.dtype)
         return y_BTD, (cells_BTD[:, -1], x_BTD[:, -1])[: self.window]
@@ -111,12 +111,13 @@ class QRNNCore(nn.Module):
         earlier_BTD = torch.cat([state[1].to(x_BTD.dtype)[:, None], x_BTD[:, :-1]], dim=1)
         return torch.cat([earlier_BTD, x_BTD], dim=-1)
 
-    def _zoned_out(self, update_BTD: Tensor) -> Tensor:
+    def _zoned_out(self, forget_BTD: Tensor) -> Tensor:
         if self.zoneout == 0:
-            return update_BTD
+            return forget_BTD
         if self.training:
-            return update_BTD * torch.empty_like(update_BTD).bernoulli_(1 - self.zoneout)
-        return update_BTD * (1 - self.zoneout)
+            stays_BTD = torch.empty_like(forget_BTD).bernoulli_(self.zoneout)
+            return torch.maximum(forget_BTD, stays_BTD)
+        return 1 - (1 - forget_BTD) * (1 - self.zoneout)
 
 
 Core = LSTMCore | GRUCore | QRNNCore

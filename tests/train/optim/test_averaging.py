@@ -11,7 +11,8 @@ from tests.train.toy import Shelf, budget, desk, training
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel
-from sparing.train.loop import fit, restore
+from sparing.train.capture import restore
+from sparing.train.loop import fit
 from sparing.train.optim import Averaging, OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
 
