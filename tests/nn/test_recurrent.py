@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparing.nn.recurrent import CORES, LSTMCore, QRNNCore
+from sparing.ops.dropout import dropout
 
 CUDA = pytest.param(
     "cuda",
@@ -42,7 +43,7 @@ def test_one_mask_on_the_recurrent_weights_serves_the_whole_segment() -> None:
     torch.manual_seed(9)
     found, after = core(x, state)
     torch.manual_seed(9)
-    dropped = F.dropout(core.cell.weight_hh_l0, 0.4)
+    dropped = dropout(core.cell.weight_hh_l0, 0.4)
     assert (dropped == 0).any()
     expected = by_hand(core, dropped, x, state)
     torch.testing.assert_close(found, expected)
@@ -82,7 +83,7 @@ def test_cudnn_takes_dropped_weights_without_a_word(device: str) -> None:
                 torch.manual_seed(9)
                 found, _ = core(x, state)
                 torch.manual_seed(9)
-                dropped = F.dropout(core.cell.weight_hh_l0, 0.4)
+                dropped = dropout(core.cell.weight_hh_l0, 0.4)
             expected = by_hand(core, dropped, x, state)
             close = {"rtol": 0, "atol": 3e-2 if low else 1e-5}
             torch.testing.assert_close(found.float(), expected, **close)
@@ -132,7 +133,7 @@ def test_qrnn_drops_its_input_weights() -> None:
     torch.manual_seed(4)
     found, _ = core(x, state)
     torch.manual_seed(4)
-    dropped = F.dropout(core.gates.weight, 0.3)
+    dropped = dropout(core.gates.weight, 0.3)
     torch.testing.assert_close(found, qrnn_by_hand(core, dropped, x, state))
     core.eval()
     torch.testing.assert_close(core(x, state)[0], qrnn_by_hand(core, core.gates.weight, x, state))

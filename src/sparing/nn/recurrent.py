@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.ops.dropout import dropout
 from sparing.ops.gated_scan import gated_scan
 
 CoreKind = Literal["lstm", "gru", "qrnn"]
@@ -39,7 +40,7 @@ class LSTMCore(nn.Module):
     def _dropped(self, x_BTD: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same kernel called with weights of this segment; the module's own stay untouched."""
         w_input, w_hidden, *biases = self.cell.all_weights[0]
-        weights = _in_one_piece([w_input, F.dropout(w_hidden, self.weight_drop), *biases])
+        weights = _in_one_piece([w_input, dropout(w_hidden, self.weight_drop), *biases])
         # With biases, one layer, no dropout between layers, training, one direction, batch first.
         return torch.lstm(x_BTD, state, weights, True, 1, 0.0, True, False, True)
 
@@ -95,7 +96,7 @@ class QRNNCore(nn.Module):
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
-        weight = F.dropout(self.gates.weight, self.weight_drop, self.training)
+        weight = dropout(self.gates.weight, self.weight_drop if self.training else 0.0)
         gates = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
         # Small shares of the candidate would be lost in a cell of 16 bits.
         wide = torch.promote_types(gates.dtype, torch.float32)
