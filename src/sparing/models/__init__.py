@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from sparing.models.api import LanguageModel
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 
 class Family(NamedTuple):
@@ -15,4 +16,5 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "sha_rnn": Family(SHARNNConfig, SHARNN),
+    "transformer_xl": Family(TransformerXLConfig, TransformerXL),
 }
