@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.ops.relative_attention import Bias, reference, relative_attention, shifted
+from sparing.ops.relative_attention import Bias, fused, reference, relative_attention, shifted
 
 SHAPES = [(1, 1), (1, 6), (4, 4), (3, 8), (5, 7), (7, 7)]
 every_shape = pytest.mark.parametrize(("segment", "keys"), SHAPES)
@@ -50,19 +50,19 @@ def by_loop(tensors: list[Tensor], reach: int | None = None) -> Tensor:
 
 @every_shape
 @pytest.mark.parametrize("reach", [None, 1, 3, 100])
-@pytest.mark.parametrize("which", [reference.relative_attention, shifted.relative_attention])
+@pytest.mark.parametrize("which", [reference, shifted, fused])
 def test_it_is_the_paper_s_formula_written_as_a_loop(
     which, segment: int, keys: int, reach: int | None
 ) -> None:
     tensors = inputs(segment, keys)
-    found = attend(which, tensors, reach=reach)
+    found = attend(which.relative_attention, tensors, reach=reach)
     torch.testing.assert_close(found, by_loop(tensors, reach), rtol=0, atol=1e-12)
 
 
 @every_shape
 def test_the_shift_puts_every_distance_under_its_key(segment: int, keys: int) -> None:
     query, positions = inputs(segment, keys)[0].detach(), inputs(segment, keys)[3].detach()
-    found = shifted._by_distance(query, positions)
+    found = shifted.by_distance(query, positions)
     for i in range(segment):
         for j in range(i + keys - segment + 1):
             distance = i + (keys - segment) - j
@@ -119,13 +119,26 @@ def test_what_a_query_must_not_see_may_hold_anything() -> None:
     assert (after[:, 2] - before[:, 2]).abs().amax() > 1
 
 
-def test_half_precision_is_close_to_double() -> None:
+@pytest.mark.parametrize("which", [shifted, fused])
+def test_half_precision_is_close_to_double(which) -> None:
     tensors = [tensor.detach() for tensor in inputs(5, 9)]
-    exact = attend(relative_attention, tensors)
-    rough = attend(relative_attention, [tensor.bfloat16() for tensor in tensors])
+    exact = attend(which.relative_attention, tensors)
+    rough = attend(which.relative_attention, [tensor.bfloat16() for tensor in tensors])
     plain = attend(reference.relative_attention, [tensor.bfloat16() for tensor in tensors])
     limit = 2 * (plain.double() - exact).abs().amax() + 1e-2
     assert (rough.double() - exact).abs().amax() <= limit
+
+
+def test_the_fused_form_is_taken_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, called = inputs(2, 3), []
+    for module in (fused, shifted):
+        monkeypatch.setattr(
+            module, "relative_attention", lambda *_, m=module, **__: called.append(m)
+        )
+    attend(relative_attention, tensors)
+    with torch.no_grad():
+        attend(relative_attention, tensors)
+    assert called == [shifted, fused]
 
 
 def test_dropout_scales_what_it_keeps() -> None:

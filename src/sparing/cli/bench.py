@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from sparing import device
+from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.report import append, check_file, report
 from sparing.bench.size import Size, sized
@@ -18,7 +19,7 @@ from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import load_model, open_run
 from sparing.runs.recipes import RECIPES, recipe
 
-app = typer.Typer(help="Benchmarks: train, generate.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: train, generate, evaluate.", no_args_is_help=True)
 
 DEFAULT = "enwik8_sha_rnn"
 
@@ -73,6 +74,29 @@ def generate(
     run, model = _model(name, size, settings or [], hardware)
     figures = bench_generate(model, run.model.vocab_size, hardware, options)
     _tell(report("generate", run, hardware, figures), out, as_json=as_json)
+
+
+@app.command()
+def evaluate(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_transformer_xl",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    memory: Annotated[int, typer.Option(help="Positions of memory.")] = 2048,
+    segment: Annotated[int, typer.Option(help="Tokens read at a time.")] = 64,
+    batch: Annotated[int, typer.Option(help="Streams side by side.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Segments to measure.")] = 5,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Reading with keys and values kept, against projecting the memory for every segment."""
+    options = EvaluateOptions(memory=memory, segment=segment, batch=batch, rounds=rounds)
+    run = recipe(name)
+    hardware = device.pick(target, run.train.precision)
+    run = with_settings(sized(run, size, "evaluate", hardware.device), settings or [])
+    _check(out)
+    figures = bench_evaluate(run, hardware, options)
+    _tell(report("evaluate", run, hardware, figures), out, as_json=as_json)
 
 
 def _model(

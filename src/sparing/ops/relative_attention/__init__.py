@@ -5,9 +5,10 @@ Axes: B batch, T segment, M memory, S = M + T keys, H heads, K head dim.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from sparing.ops.relative_attention import shifted
+from sparing.ops.relative_attention import fused, shifted
 
 
 class Bias(NamedTuple):
@@ -35,6 +36,8 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     to the distance; rows are ordered like keys, so the last is distance 0. With `reach` a query
     sees only that many newest keys, its own included. `dropout` acts on the weights.
     """
-    return shifted.relative_attention(
+    grad = torch.is_grad_enabled()
+    attend = shifted.relative_attention if grad else fused.relative_attention
+    return attend(
         query_BTHK, keys_BSHK, values_BSHK, positions_SHK, bias, reach=reach, dropout=dropout
     )

@@ -28,28 +28,38 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     dropout: float = 0.0,
 ) -> Tensor:
     """See the package's docstring."""
-    segment, keys = query_BTHK.size(1), keys_BSHK.size(1)
-    # Scaling the T queries spares a pass over all scores.
-    scale = query_BTHK.size(-1) ** -0.5
-    content_BTHK = (query_BTHK + bias.content_HK.to(query_BTHK.dtype)) * scale
-    position_BTHK = (query_BTHK + bias.position_HK.to(query_BTHK.dtype)) * scale
+    content_BTHK, position_BTHK = queries(query_BTHK, bias)
     scores_BHTS = content_BTHK.transpose(1, 2) @ keys_BSHK.permute(0, 2, 3, 1)
-    scores_BHTS = scores_BHTS + _by_distance(position_BTHK, positions_SHK)
-    if segment > 1 or (reach is not None and keys > reach):
-        unseen_TS = hidden(distances(segment, keys, scores_BHTS.device), reach)
-        scores_BHTS = scores_BHTS.masked_fill(unseen_TS, float("-inf"))
+    scores_BHTS = scores_BHTS + by_distance(position_BTHK, positions_SHK)
+    hide_(scores_BHTS, reach)
     weights_BHTS = F.dropout(torch.softmax(scores_BHTS, dim=-1), dropout, training=dropout > 0)
     mixed_BHTK = weights_BHTS.to(values_BSHK.dtype) @ values_BSHK.transpose(1, 2)
     return mixed_BHTK.transpose(1, 2)
 
 
-def _by_distance(query_BTHK: Tensor, positions_SHK: Tensor) -> Tensor:
+def queries(query_BTHK: Tensor, bias: "Bias") -> tuple[Tensor, Tensor]:
+    """Queries for content and for position, scaled: T rows instead of T x S scores."""
+    scale, dtype = query_BTHK.size(-1) ** -0.5, query_BTHK.dtype
+    content_HK, position_HK = (each.to(dtype) for each in bias)
+    return (query_BTHK + content_HK) * scale, (query_BTHK + position_HK) * scale
+
+
+def hide_(scores_BHTS: Tensor, reach: int | None) -> None:
+    """Put minus infinity where a query must not look."""
+    segment, keys = scores_BHTS.shape[-2:]
+    if segment > 1 or (reach is not None and keys > reach):
+        unseen_TS = hidden(distances(segment, keys, scores_BHTS.device), reach)
+        scores_BHTS.masked_fill_(unseen_TS, float("-inf"))
+
+
+def by_distance(query_BTHK: Tensor, positions_SHK: Tensor) -> Tensor:
     """Scores of every query with the position each key has for it; the future holds garbage."""
     segment, keys = query_BTHK.size(1), positions_SHK.size(0)
     if segment == 1:
         return torch.einsum("bthk,shk->bhts", query_BTHK, positions_SHK)
-    # The extra column comes out of the product itself: padding the scores would copy them all.
-    padded_XHK = F.pad(positions_SHK, (0, 0, 0, 0, 1, 0))
+    # The extra column comes out of the product itself, for padding the scores would copy them
+    # all. What it holds does not matter.
+    padded_XHK = torch.cat([positions_SHK[:1], positions_SHK])
     scores_BHTX = torch.einsum("bthk,xhk->bhtx", query_BTHK, padded_XHK)
     moved_BHN = scores_BHTX.flatten(-2)[..., segment:]
     return moved_BHN.view(*moved_BHN.shape[:-1], segment, keys)
