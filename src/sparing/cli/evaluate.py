@@ -13,6 +13,7 @@ from sparing.data.tokens import Split, first_bytes, prepare, without_newlines
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
+from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, with_settings
@@ -41,6 +42,14 @@ def evaluate(
     context: Annotated[
         int | None, typer.Option(help="Loss against available context, up to N tokens.")
     ] = None,
+    adapting: Annotated[
+        bool, typer.Option("--dynamic", help="Also learn from what was scored: its own figures.")
+    ] = False,
+    dynamic_rule: Annotated[Rule, typer.Option(help="How --dynamic moves the weights.")] = "rms",
+    dynamic_lr: Annotated[float | None, typer.Option(help="Its learning rate.")] = None,
+    dynamic_decay: Annotated[
+        float, typer.Option(help="Its share of the way back to the trained weights, per step.")
+    ] = DynamicConfig().decay,
     settings: Settings = None,
     checkpoint: CheckpointName = None,
     source: Source = None,
@@ -51,6 +60,8 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a split exactly: every byte once, each from the bytes before it."""
+    if adapting and (window, memory, context) != (None, None, None):
+        raise UserError("--dynamic reads one stream; leave out --window, --memory and --context")
     folder = open_run(path)
     stored = folder.config()
     hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
@@ -65,10 +76,21 @@ def evaluate(
     if memory is not None:
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
-    result = ask.answer(_load(folder, hardware, checkpoint, run), text, hardware, run)
+    model = _load(folder, hardware, checkpoint, run)
+    result = ask.answer(model, text, hardware, run)
     report = {"split": split, **result.to_json(), "precision": hardware.precision}
+    found = {_label(split, protocol, ask): report}
+    if adapting:
+        about = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
+        about = replace(about, segment=segment or about.segment)
+        train = _text(stored, source, "train", protocol, None)
+        moved = dynamic(
+            model, text, hardware, about, train=train, protocol=protocol, progress=True
+        ).to_json()
+        found |= {f"{name}, dynamic": {"split": split, **moved} for name in found}
+        report = report | {"dynamic": moved}
     if size is None and not settings:
-        folder.note_results({_label(split, protocol, ask): report})
+        folder.note_results(found)
     show(report, as_json=as_json)
 
 
