@@ -27,7 +27,7 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
 ) -> Tensor:
     """See the package's docstring."""
     content_BTHK, position_BTHK = queries(query_BTHK, bias)
-    # Neighbouring rows share memory in the shifted view, so it is copied before it is written to.
+    # The shifted view starts anywhere; kernels on GPUs want their mask aligned.
     mask_BHTS = by_distance(position_BTHK, positions_SHK).contiguous()
     hide_(mask_BHTS, reach)
     mixed_BHTK = F.scaled_dot_product_attention(
