@@ -4,15 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Sparing, settings
 
 from sparing.runs.recipes import RECIPES
 from sparing.train.journal import TIMINGS, read
-from tests.cli.conftest import Sparing, settings
 
 
 def test_a_run_leaves_everything_behind(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
-    assert {"config.json", "provenance.json", "metrics.jsonl", "results.json", "vocab.json"} <= names
+    assert {
+        "config.json",
+        "provenance.json",
+        "metrics.jsonl",
+        "results.json",
+        "vocab.json",
+    } <= names
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"last", "best"}
     assert not list(run.rglob("*.part"))
     results = json.loads((run / "results.json").read_text())
@@ -29,7 +35,9 @@ def test_evaluate_prints_exact_figures(run: Path, sparing: Sparing) -> None:
     assert report["tokens"] == report["bytes"]
     assert 0 < report["bits_per_byte"] < 9
     assert json.loads((run / "results.json").read_text())["test"]["bytes"] == report["bytes"]
-    other = sparing("evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json").json()
+    other = sparing(
+        "evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json"
+    ).json()
     assert other["bytes"] < report["bytes"]
     assert other["protocol"] == "no-newlines"
     windows = sparing("evaluate", run, "--split", "test", "--window", 64, "--stride", 16, "--json")
@@ -89,8 +97,8 @@ def test_the_seeds_second_pass(run: Path, sparing: Sparing) -> None:
     entries = [e for e in read(run / "metrics.jsonl") if e["kind"] == "train"]
     assert entries[-1]["step"] == 16
     assert entries[-1]["lr"] < 1e-3
-    resumed = json.loads((run / "provenance.json").read_text())["resumed_with"]
-    assert "optim.lr: 0.02 -> 0.001" in resumed
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert "optim.lr: 0.02 -> 0.001" in provenance["resumed"][0]["changed"]
 
 
 def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Sparing) -> None:
@@ -100,9 +108,7 @@ def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Spa
     assert one.out == two.out
     assert one.out.startswith("line ")
     long = "the quick brown fox " * 20
-    batch = sparing(
-        "generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json"
-    )
+    batch = sparing("generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json")
     assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
 
 
@@ -156,3 +162,19 @@ def test_other_vocabularies_train_evaluate_and_talk(
     report = sparing("evaluate", path, "--split", "test", "--json").json()
     assert report["perplexity_per_word"] > 1
     assert sparing("generate", path, "--prompt", "the quick ", "--length", 8).status == 0
+
+
+def test_every_setting_is_explained(sparing: Sparing) -> None:
+    said = sparing("info", "quickstart", "--config").out
+    assert "train.segment=128\n    Tokens per lane and step" in said
+    assert "model.attention_at=1\n    Blocks, counted from 0" in said
+    blocks = said.split("\n\n")[1:]
+    assert len(blocks) > 40
+    assert all(len(block.splitlines()) == 2 and block.splitlines()[1].strip() for block in blocks)
+
+
+def test_without_a_verb_there_is_help(sparing: Sparing) -> None:
+    for words in ([], ["data"], ["bench"]):
+        said = sparing(*words)
+        assert said.status == 0
+        assert said.out.startswith("Usage: sparing")

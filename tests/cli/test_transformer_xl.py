@@ -76,8 +76,8 @@ def test_dynamic_figures_stand_beside_the_static_ones(xl: Path, sparing: Sparing
     assert report["dynamic"]["tokens"] == static["tokens"]
     assert "rms" in report["dynamic"]["how"]
     results = json.loads((xl / "results.json").read_text())
-    assert results["test, dynamic"]["loss_nats"] == report["dynamic"]["loss_nats"]
-    assert "dynamic" not in results["test"]
+    assert results["test, no-newlines, dynamic"]["loss_nats"] == report["dynamic"]["loss_nats"]
+    assert "dynamic" not in results["test, no-newlines"]
     plain = sparing("evaluate", xl, "--dynamic", "--dynamic-rule", "sgd", "--segment", 16)
     assert plain.status == 0
     assert "sgd" in plain.out

@@ -9,7 +9,7 @@ import typer
 
 from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json, Settings, Source, show
-from sparing.data.tokens import Split, first_bytes, prepare, without_newlines
+from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
@@ -17,7 +17,7 @@ from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import RunFolder, load_model, open_run
+from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 
 
 def evaluate(
@@ -67,28 +67,35 @@ def evaluate(
     hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
     run = with_settings(stored, settings or [])
     run = replace(run, evaluate=_reading(run, batch, segment))
-    text = _text(stored, source, split, protocol, size)
+    tokens = prepare_for_run(folder, stored.data, source)
+    text = _text(tokens, split, protocol, size)
     if context is not None:
         report = _context(_load(folder, hardware, checkpoint, run), text, hardware, context)
         show(report, as_json=as_json)
         return
-    ask = Asking(protocol, window, stride)
+    # A model trained without newlines has no other way of being measured.
+    ask = Asking(protocol if stored.data.newlines else "no-newlines", window, stride)
     if memory is not None:
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
-    model = _load(folder, hardware, checkpoint, run)
+    model, name = _load(folder, hardware, checkpoint, run), folder.checkpoint(checkpoint)
     result = ask.answer(model, text, hardware, run)
-    report = {"split": split, **result.to_json(), "precision": hardware.precision}
-    found = {_label(split, protocol, ask): report}
+    about = {
+        "precision": hardware.precision,
+        "checkpoint": name,
+        "step": folder.step(name),
+    }
+    found = {_label(split, ask): {"split": split, **result.to_json(), **about}}
+    report = next(iter(found.values()))
     if adapting:
-        about = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
-        about = replace(about, segment=segment or about.segment)
-        train = _text(stored, source, "train", protocol, None)
+        how = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
+        how = replace(how, segment=segment or how.segment)
+        train = _text(tokens, "train", protocol, None)
         moved = dynamic(
-            model, text, hardware, about, train=train, protocol=protocol, progress=True
-        ).to_json()
-        found |= {f"{name}, dynamic": {"split": split, **moved} for name in found}
-        report = report | {"dynamic": moved}
+            model, text, hardware, how, train=train, protocol=ask.protocol, progress=True
+        )
+        found[f"{_label(split, ask)}, dynamic"] = {"split": split, **moved.to_json(), **about}
+        report = report | {"dynamic": moved.to_json()}
     if size is None and not settings:
         folder.note_results(found)
     show(report, as_json=as_json)
@@ -135,8 +142,7 @@ def _reading(run: RunConfig, batch: int | None, segment: int | None) -> Any:
     return replace(e, batch=batch or e.batch, segment=segment or e.segment)
 
 
-def _text(run: RunConfig, source: Path | None, name: str, protocol: str, size: int | None) -> Split:
-    tokens = prepare(run.data, source)
+def _text(tokens: Tokens, name: str, protocol: str, size: int | None) -> Split:
     split = tokens.split(name)
     if size is not None:
         split = first_bytes(split, size, tokens.vocab)
@@ -193,10 +199,10 @@ def _context(model: LanguageModel, text: Split, hardware: Hardware, length: int)
     }
 
 
-def _label(split: str, protocol: str, ask: Asking) -> str:
+def _label(split: str, ask: Asking) -> str:
     words = [split]
-    if protocol != "bytes":
-        words.append(protocol)
+    if ask.protocol != "bytes":
+        words.append(ask.protocol)
     if ask.window is not None:
         words.append(f"window {ask.window} stride {ask.stride}")
     return ", ".join(words)

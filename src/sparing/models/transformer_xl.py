@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, clusters
 from sparing.nn.attention import compute_dtype
+from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
 from sparing.ops.relative_attention import Bias
@@ -95,7 +96,7 @@ class Attend(nn.Module):
         self.reach = c.memory if c.same_length else None
         self.attention = RelativeAttention(c.dim, c.heads, c.head_dim, dropout=c.dropout_attention)
         self.norm = nn.LayerNorm(c.dim)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
 
     def forward(
         self, hidden_BTD: Tensor, state: State, positions_SE: Tensor, bias: Bias
@@ -135,7 +136,7 @@ class FeedForward(nn.Module):
         self.pre = c.norm == "pre"
         self.widen, self.narrow = nn.Linear(c.dim, c.ff_dim), nn.Linear(c.ff_dim, c.dim)
         self.norm = nn.LayerNorm(c.dim)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """Shape is kept."""
@@ -179,7 +180,7 @@ class TransformerXL(LanguageModel):
             self.head = SoftmaxHead(table.weight)  # type: ignore[arg-type]  # is a Parameter
         self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self._table = PositionTable()
         self.reset_parameters()
 

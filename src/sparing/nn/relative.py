@@ -24,7 +24,7 @@ class RelativeAttention(nn.Module):
         self.value = nn.Linear(dim, width, bias=False)
         self.position = nn.Linear(dim, width, bias=False)
         self.output = nn.Linear(width, dim, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout_rate = dropout
 
     def entries(self, source_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, S, E) of stored vectors."""
@@ -47,7 +47,7 @@ class RelativeAttention(nn.Module):
             self._by_head(positions_SE),
             bias,
             reach=reach,
-            dropout=self.dropout.p if self.training else 0.0,
+            dropout=self.dropout_rate if self.training else 0.0,
         )
         out_BTD: Tensor = self.output(mixed_BTHK.flatten(-2))
         return out_BTD

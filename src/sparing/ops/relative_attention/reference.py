@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from sparing.ops.dropout import dropout as drop
 
 if TYPE_CHECKING:
     from sparing.ops.relative_attention import Bias
@@ -29,7 +30,7 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     position_BHTS = position_BHTS.gather(-1, row_TS.expand_as(position_BHTS))
     scores_BHTS = (content_BHTS + position_BHTS) * query_BTHK.size(-1) ** -0.5
     scores_BHTS = scores_BHTS.masked_fill(hidden(distance_TS, reach), float("-inf"))
-    weights_BHTS = F.dropout(torch.softmax(scores_BHTS, dim=-1), dropout, training=dropout > 0)
+    weights_BHTS = drop(torch.softmax(scores_BHTS, dim=-1), dropout)
     return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
 
 

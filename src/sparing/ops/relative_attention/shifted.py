@@ -8,9 +8,9 @@ matrix and cutting what is left into rows of S does exactly that (arXiv:1901.028
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from sparing.ops.dropout import dropout as drop
 from sparing.ops.relative_attention.reference import distances, hidden
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     scores_BHTS = content_BTHK.transpose(1, 2) @ keys_BSHK.permute(0, 2, 3, 1)
     scores_BHTS = scores_BHTS + by_distance(position_BTHK, positions_SHK)
     hide_(scores_BHTS, reach)
-    weights_BHTS = F.dropout(torch.softmax(scores_BHTS, dim=-1), dropout, training=dropout > 0)
+    weights_BHTS = drop(torch.softmax(scores_BHTS, dim=-1), dropout)
     mixed_BHTK = weights_BHTS.to(values_BSHK.dtype) @ values_BSHK.transpose(1, 2)
     return mixed_BHTK.transpose(1, 2)
 
