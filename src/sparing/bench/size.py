@@ -7,14 +7,15 @@ from typing import Any, Literal
 import torch
 
 from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.transformer_xl import TransformerXLConfig
 from sparing.runs.config import RunConfig
 
 Size = Literal["auto", "small", "full"]
-Purpose = Literal["train", "generate"]
+Purpose = Literal["train", "generate", "evaluate"]
 
-DIM: Mapping[Purpose, int] = {"train": 256, "generate": 64}
+DIM: Mapping[Purpose, int] = {"train": 256, "generate": 64, "evaluate": 512}
 """Generation reads a million tokens on its way, so it has to be narrower."""
-BATCH, SEGMENT, MEMORY = 16, 128, 512
+BATCH, SEGMENT, MEMORY, DEPTH = 16, 128, 512, 2
 
 
 def settle(size: Size, device: torch.device) -> Literal["small", "full"]:
@@ -47,4 +48,20 @@ def small_sha_rnn(config: SHARNNConfig, dim: int) -> SHARNNConfig:
     )
 
 
-SHRINK: Mapping[str, Callable[[Any, int], Any]] = {"sha_rnn": small_sha_rnn}
+def small_transformer_xl(config: TransformerXLConfig, dim: int) -> TransformerXLConfig:
+    """At most `dim` wide, few layers, a shorter memory; proportions inside a layer stay."""
+    dim = min(config.dim, dim)
+    return replace(
+        config,
+        dim=dim,
+        depth=min(config.depth, DEPTH),
+        head_dim=max(1, config.head_dim * dim // config.dim),
+        ff_dim=config.ff_dim * dim // config.dim,
+        memory=min(config.memory, MEMORY),
+    )
+
+
+SHRINK: Mapping[str, Callable[[Any, int], Any]] = {
+    "sha_rnn": small_sha_rnn,
+    "transformer_xl": small_transformer_xl,
+}

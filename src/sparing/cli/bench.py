@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from sparing import device
+from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.report import append, check_file, report
 from sparing.bench.size import Size, settle, small
@@ -17,7 +18,7 @@ from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.recipes import RECIPES, recipe
 
-app = typer.Typer(help="Benchmarks: train, generate.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: train, generate, evaluate.", no_args_is_help=True)
 
 DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
@@ -84,6 +85,33 @@ def generate(
         )
         figures = bench_generate(model, run, hardware, options)
         record = report("generate", run, hardware, {"size": size, **figures})
+    _tell(record, out, as_json=as_json)
+
+
+@app.command()
+def evaluate(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_transformer_xl",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    memory: Annotated[int, typer.Option(help="Positions of memory.")] = 2048,
+    segment: Annotated[int, typer.Option(help="Tokens read at a time.")] = 64,
+    batch: Annotated[int, typer.Option(help="Streams side by side.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Segments to measure.")] = 9,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Reading with keys and values kept, against projecting the memory for every segment."""
+    options = EvaluateOptions(memory=memory, segment=segment, batch=batch, rounds=rounds)
+    run = recipe(name)
+    hardware = device.pick(target, run.train.precision)
+    size = settle(size, hardware.device)
+    run = with_settings(small(run, "evaluate") if size == "small" else run, settings or [])
+    check_file(out)
+    with threads(count):
+        figures = {"size": size, **bench_evaluate(run, hardware, options)}
+        record = report("evaluate", run, hardware, figures)
     _tell(record, out, as_json=as_json)
 
 

@@ -14,6 +14,7 @@ from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluate.cache import CacheConfig, cached
 from sparing.evaluate.context import context_curve
+from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, with_settings
@@ -51,6 +52,14 @@ def evaluate(
     cache_lambda: Annotated[
         float, typer.Option(help="Probability given to the cache.")
     ] = CacheConfig().share,
+    adapting: Annotated[
+        bool, typer.Option("--dynamic", help="Also learn from what was scored: its own figures.")
+    ] = False,
+    dynamic_rule: Annotated[Rule, typer.Option(help="How --dynamic moves the weights.")] = "rms",
+    dynamic_lr: Annotated[float | None, typer.Option(help="Its learning rate.")] = None,
+    dynamic_decay: Annotated[
+        float, typer.Option(help="Its share of the way back to the trained weights, per step.")
+    ] = DynamicConfig().decay,
     settings: Settings = None,
     checkpoint: CheckpointName = None,
     source: Source = None,
@@ -61,12 +70,15 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a split exactly: every byte once, each from the bytes before it."""
+    if adapting and (window, memory, context) != (None, None, None):
+        raise UserError("--dynamic reads one stream; leave out --window, --memory and --context")
     folder = open_run(path)
     stored = folder.config()
     hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
     run = with_settings(stored, settings or [])
     run = replace(run, evaluate=_reading(run, batch, segment))
-    text = _text(prepare_for_run(folder, stored.data, source), split, protocol, size)
+    tokens = prepare_for_run(folder, stored.data, source)
+    text = _text(tokens, split, protocol, size)
     if context is not None:
         report = _context(_load(folder, hardware, checkpoint, run), text, hardware, context)
         show(report, as_json=as_json)
@@ -78,17 +90,26 @@ def evaluate(
     if memory is not None:
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
-    result = ask.answer(_load(folder, hardware, checkpoint, run), text, hardware, run)
-    name = folder.checkpoint(checkpoint)
-    report = {
-        "split": split,
-        **result.to_json(),
+    model, name = _load(folder, hardware, checkpoint, run), folder.checkpoint(checkpoint)
+    result = ask.answer(model, text, hardware, run)
+    about = {
         "precision": hardware.precision,
         "checkpoint": name,
         "step": folder.step(name),
     }
+    found = {_label(split, ask): {"split": split, **result.to_json(), **about}}
+    report = next(iter(found.values()))
+    if adapting:
+        how = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
+        how = replace(how, segment=segment or how.segment)
+        train = _text(tokens, "train", protocol, None)
+        moved = dynamic(
+            model, text, hardware, how, train=train, protocol=ask.protocol, progress=True
+        )
+        found[f"{_label(split, ask)}, dynamic"] = {"split": split, **moved.to_json(), **about}
+        report = report | {"dynamic": moved.to_json()}
     if size is None and not settings:
-        folder.note_results({_label(split, ask): report})
+        folder.note_results(found)
     show(report, as_json=as_json)
 
 

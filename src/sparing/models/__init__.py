@@ -6,6 +6,7 @@ from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 
 class Family(NamedTuple):
@@ -19,4 +20,5 @@ FAMILIES = {
     "awd_lstm": Family(AWDLSTMConfig, AWDLSTM),
     "mlstm": Family(MLSTMConfig, MLSTM),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
+    "transformer_xl": Family(TransformerXLConfig, TransformerXL),
 }

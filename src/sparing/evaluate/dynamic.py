@@ -1,0 +1,237 @@
+"""Dynamic evaluation: the model goes on learning from text it has been scored on.
+
+Each segment is scored first and then learnt by one step of gradient descent, while a decay pulls
+the weights back to where training left them (arXiv:1709.07432; for Transformers arXiv:1904.08378).
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from sparing.data.prefetch import prefetch
+from sparing.data.stream import Segment, Stream, StreamConfig
+from sparing.data.tokens import Split
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.loss import Evaluation
+from sparing.models.api import LanguageModel, Output, State
+
+Rule = Literal["rms", "sgd"]
+RATES: dict[Rule, float] = {"rms": 5e-5, "sgd": 1e-2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DynamicConfig:
+    """How the weights follow the text."""
+
+    rule: Rule = "rms"
+    """`rms` divides each gradient by its root mean square over training text; `sgd` does not."""
+    lr: float | None = None
+    """Learning rate. None: the authors' 5e-5 for `rms`, 1e-2 for `sgd`."""
+    decay: float = 2e-3
+    """Share of the way back to the trained weights, at each step."""
+    eps: float = 2e-5
+    """Added to the root mean square."""
+    segment: int = 64
+    """Tokens scored between two updates."""
+    statistics: int = 100
+    """Training segments behind the root mean square."""
+    lanes: int = 100
+    """Streams those segments are read in."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < math.inf or not 0 <= self.decay <= 1 or self.eps <= 0:
+            raise UserError("dynamic evaluation needs lr >= 0, 0 <= decay <= 1 and eps > 0")
+        if min(self.segment, self.statistics, self.lanes) < 1:
+            raise UserError("dynamic evaluation needs segment, statistics and lanes of at least 1")
+
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
+        return RATES[self.rule] if self.lr is None else self.lr
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """Weights on the move, and what they are held by."""
+
+    parameters: list[Tensor]
+    anchors: list[Tensor]
+    """The trained weights."""
+    scales: list[Tensor] | None
+    """What gradients are divided by; none: nothing."""
+    pulls: list[Tensor] | None
+    """Share of the way back, weight by weight; none: `config.decay` for all."""
+    config: DynamicConfig
+
+    @torch.no_grad()
+    def step_(self, gradients: Sequence[Tensor]) -> None:
+        """Weights += pull * (anchor - weight) - lr * gradient / scale."""
+        back = list(torch._foreach_sub(self.anchors, self.parameters))
+        torch._foreach_mul_(back, self.config.decay if self.pulls is None else self.pulls)
+        push = list(gradients)
+        if self.scales is not None:
+            push = list(torch._foreach_div(push, self.scales))
+        torch._foreach_add_(self.parameters, back)
+        torch._foreach_add_(self.parameters, push, alpha=-self.config.rate)
+
+    @torch.no_grad()
+    def undo_(self) -> None:
+        """Put the trained weights back, bit for bit."""
+        torch._foreach_copy_(self.parameters, self.anchors)
+
+
+def adaptation(
+    parameters: Sequence[nn.Parameter], rms: Sequence[Tensor] | None, config: DynamicConfig
+) -> Adaptation:
+    """Start from the weights as they are.
+
+    With the root mean square `rms` of every gradient, a weight is held in proportion to its own
+    over the mean of all, but never pulled further than all the way back.
+    """
+    anchors = [parameter.detach().clone() for parameter in parameters]
+    if rms is None:
+        return Adaptation(list(parameters), anchors, None, None, config)
+    total = sum(float(each.sum(dtype=torch.float64)) for each in rms)
+    mean = total / sum(each.numel() for each in rms)
+    pulls = [(each * (config.decay / max(mean, 1e-30))).clamp_(max=1.0) for each in rms]
+    scales = [each + config.eps for each in rms]
+    return Adaptation(list(parameters), anchors, scales, pulls, config)
+
+
+def dynamic(  # noqa: PLR0913  all but four are keyword-only
+    model: LanguageModel,
+    split: Split,
+    hardware: Hardware,
+    config: DynamicConfig,
+    *,
+    train: Split | None = None,
+    protocol: str = "bytes",
+    progress: bool = False,
+) -> Evaluation:
+    """Score `split` as one stream, learning on the way; the model is left as it was.
+
+    One stream: with several, a weight would have learnt from text that lies after a scored token.
+    `train` is the text for the root mean square of `rms`.
+    """
+    if len(split.ids) == 0:
+        raise UserError("there is nothing to evaluate: the split is empty")
+    if hardware.precision == "float16":
+        # Small gradients would vanish in it.
+        hardware = Hardware(hardware.device, "float32")
+    started_at = time.perf_counter()
+    with _adapting(model):
+        rms = _gradient_rms(model, train, hardware, config) if config.rule == "rms" else None
+        adapted = adaptation(_trainable(model), rms, config)
+        try:
+            loss_nats = _read(model, split, hardware, adapted, progress=progress)
+        finally:
+            adapted.undo_()
+    if not math.isfinite(loss_nats):
+        raise UserError(
+            f"dynamic evaluation diverged at a learning rate of {config.rate:g}; lower --dynamic-lr"
+        )
+    words = f"{config.rule}, lr {config.rate:g}, decay {config.decay:g}"
+    return Evaluation(
+        loss_nats=loss_nats,
+        tokens=len(split.ids),
+        size_bytes=split.size_bytes,
+        words=split.words,
+        protocol=protocol,
+        how=f"dynamic: {words}, one stream, segment {config.segment}, {hardware.precision}",
+        elapsed_s=time.perf_counter() - started_at,
+    )
+
+
+def _read(
+    model: LanguageModel,
+    split: Split,
+    hardware: Hardware,
+    adapted: Adaptation,
+    *,
+    progress: bool,
+) -> float:
+    segment = min(adapted.config.segment, len(split.ids))
+    stream = Stream(split, StreamConfig(batch=1, segment=segment))
+    state, total = model.initial_state(1), 0.0
+    with tqdm(
+        total=len(split.ids),
+        unit="tok",
+        unit_scale=True,
+        desc="dynamic",
+        disable=None if progress else True,
+    ) as bar:
+        for piece in prefetch(stream.one_epoch(), hardware.device):
+            nats, gradients, state = _learnt(model, piece, state, hardware)
+            adapted.step_(gradients)
+            model.after_step()
+            total += nats.item()
+            bar.update(piece.count)
+            if not math.isfinite(total):
+                break
+    return total
+
+
+def _learnt(
+    model: LanguageModel, piece: Segment, state: State, hardware: Hardware
+) -> tuple[Tensor, list[Tensor], State]:
+    """Loss of a segment, the gradient of its mean for every parameter, and the state after."""
+    with hardware.autocast():
+        out: Output = model(piece.inputs_BT, state)
+        nats = model.head.nats(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
+    parameters = _trainable(model)
+    # Not backward(): gradients that somebody keeps in the model stay as they are.
+    found = torch.autograd.grad(nats / piece.count, parameters, allow_unused=True)
+    gradients = [
+        torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
+    ]
+    return nats.detach(), gradients, out.state
+
+
+@contextmanager
+def _adapting(model: LanguageModel) -> Iterator[None]:
+    """Dropout off, gradients on; the model's mode is put back whatever happens."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    for module in model.modules():
+        # cuDNN goes back through a recurrent layer only in training mode; without dropout of its
+        # own that mode changes nothing else.
+        if type(module) in (nn.LSTM, nn.GRU, nn.RNN) and not module.dropout:
+            module.training = True
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _gradient_rms(
+    model: LanguageModel, train: Split | None, hardware: Hardware, config: DynamicConfig
+) -> list[Tensor]:
+    """Root mean square of every gradient over the beginning of each lane of the training text."""
+    if train is None or len(train.ids) == 0:
+        raise UserError("the rms rule needs training text; use the sgd rule without it")
+    lanes = min(config.lanes, len(train.ids))
+    segment = min(config.segment, math.ceil(len(train.ids) / lanes))
+    stream = Stream(train, StreamConfig(batch=lanes, segment=segment))
+    squares = [torch.zeros_like(parameter) for parameter in _trainable(model)]
+    state, count = model.initial_state(lanes), 0
+    pieces = islice(stream.one_epoch(), config.statistics)
+    for piece in prefetch(pieces, hardware.device):
+        _, gradients, state = _learnt(model, piece, state, hardware)
+        torch._foreach_addcmul_(squares, gradients, gradients)
+        count += 1
+    return [square.div_(count).sqrt_() for square in squares]
+
+
+def _trainable(model: LanguageModel) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
