@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from sparing.models import FAMILIES
+from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
 from sparing.models.sha_rnn import SHARNNConfig
 
@@ -19,6 +20,19 @@ _SHA = {
     "dropout_input": 0.0,
     "dropout_hidden": 0.0,
     "dropout_output": 0.0,
+}
+
+_SPAN = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "depth": 2,
+    "heads": 2,
+    "ff_dim": 16,
+    "span_limit": 64,
+    "span_start": 0.25,
+    "span_penalty": 1e-3,
+    "ramp": 4,
+    "dropout": 0.0,
 }
 
 CONFIGS: dict[str, tuple[str, Any]] = {
@@ -44,6 +58,19 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         ),
     ),
     "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
+    "adaptive_span": ("adaptive_span", AdaptiveSpanConfig(**_SPAN)),
+    "adaptive_span masked": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, start="masked")),
+    "adaptive_span by layer": (
+        "adaptive_span",
+        AdaptiveSpanConfig(**_SPAN, span="layer", mask="paper", span_gradient="closed"),
+    ),
+    "adaptive_span fixed": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, span="fixed")),
+    "adaptive_span dynamic": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, span="dynamic")),
+    "all-attention": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, persistent=6)),
+    "all-attention masked": (
+        "adaptive_span",
+        AdaptiveSpanConfig(**_SPAN, persistent=6, start="masked"),
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 
@@ -14,5 +15,6 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "adaptive_span": Family(AdaptiveSpanConfig, AdaptiveSpanTransformer),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
 }

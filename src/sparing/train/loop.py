@@ -178,9 +178,7 @@ def roll_back(run: Training, desk: Desk) -> None:
     """Go back to the last checkpoint's weights, and on with the text after the bad segments."""
     p, checkpoint = run.progress, desk.load("last")
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
-        raise UserError(
-            f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip"
-        )
+        raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
     run.state = run.model.initial_state(next(iter(run.state.values())).size(0))
     p.rollbacks += 1
