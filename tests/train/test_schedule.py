@@ -64,8 +64,27 @@ def test_warmup_and_decay_multiply() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("warmup", -1), ("cooldown", -1), ("floor", 1.5), ("floor", -0.1), ("hold", 1.0)],
+    [
+        ("warmup", -1),
+        ("cooldown", -1),
+        ("floor", 1.5),
+        ("floor", -0.1),
+        ("hold", 1.0),
+        ("drop_at", -1),
+        ("drop", 2.0),
+    ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(UserError, match=field):
         ScheduleConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(1, 1 / 32), (16, 0.5), (32, 1.0), (150, 1.0), (151, 0.1), (9999, 0.1)],
+)
+def test_a_constant_rate_may_drop_once_as_adaptive_span_is_fine_tuned(
+    step: int, expected: float
+) -> None:
+    config = ScheduleConfig(shape="constant", warmup=32, drop_at=150)
+    assert factor(config, step, 0.0) == pytest.approx(expected)

@@ -9,6 +9,7 @@ from sparing import device
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.report import append, check_file, report
 from sparing.bench.size import Size, sized
+from sparing.bench.span import bench_span
 from sparing.bench.train import bench_train
 from sparing.cli.options import Device, Json, Settings, show
 from sparing.device import Hardware
@@ -18,7 +19,7 @@ from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import load_model, open_run
 from sparing.runs.recipes import RECIPES, recipe
 
-app = typer.Typer(help="Benchmarks: train, generate.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: train, generate, span.", no_args_is_help=True)
 
 DEFAULT = "enwik8_sha_rnn"
 
@@ -73,6 +74,28 @@ def generate(
     run, model = _model(name, size, settings or [], hardware)
     figures = bench_generate(model, run.model.vocab_size, hardware, options)
     _tell(report("generate", run, hardware, figures), out, as_json=as_json)
+
+
+@app.command()
+def span(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_adaptive_span_small",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    limits: Annotated[
+        tuple[int, int], typer.Option("--limits", help="The two limits to compare.")
+    ] = (8192, 64),
+    steps: Annotated[int, typer.Option(help="Steps to measure under either limit.")] = 10,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Training steps with short spans under a long limit, against those under a short one."""
+    run = recipe(name)
+    hardware = device.pick(target, with_settings(run, settings or []).train.precision)
+    run = with_settings(sized(run, size, "train", hardware.device), settings or [])
+    _check(out)
+    figures = bench_span(run, hardware, limits, steps)
+    _tell(report("span", run, hardware, figures), out, as_json=as_json)
 
 
 def _model(

@@ -19,6 +19,10 @@ class ScheduleConfig:
     """Steps of linear warm-up; the first step already moves."""
     cooldown: int = 0
     """`cooldown` only: full rate until this step, then linearly to zero at twice that step."""
+    drop_at: int = 0
+    """`constant` only: after this step the rate is `drop` of what it was; 0 means never."""
+    drop: float = 0.1
+    """The factor after `drop_at`."""
     floor: float = 0.0
     """`cosine` and `linear` only: the factor at the end of the run."""
     hold: float = 0.0
@@ -27,6 +31,8 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.cooldown < 0:
             raise UserError("schedule: warmup and cooldown are numbers of steps, at least 0")
+        if self.drop_at < 0 or not 0.0 <= self.drop <= 1.0:
+            raise UserError("schedule: drop_at is a step, at least 0, drop between 0 and 1")
         if not 0.0 <= self.floor <= 1.0:
             raise UserError(f"schedule: floor must be between 0 and 1, not {self.floor}")
         if not 0.0 <= self.hold < 1.0:
@@ -40,7 +46,7 @@ def factor(config: ScheduleConfig, step: int, fraction: float) -> float:
     """
     warm = min(step, config.warmup) / config.warmup if config.warmup else 1.0
     if config.shape == "constant":
-        return warm
+        return warm * config.drop if 0 < config.drop_at < step else warm
     if config.shape == "cooldown":
         return max(0.0, warm - _cool(config.cooldown, step))
     return warm * _decay(config, fraction)

@@ -5,12 +5,12 @@ from inspect import cleandoc
 
 from sparing.errors import unknown
 from sparing.runs.config import RunConfig
-from sparing.runs.recipes import sha_rnn
+from sparing.runs.recipes import adaptive_span, sha_rnn
 
 Recipe = Callable[[], RunConfig]
 
 RECIPES: Mapping[str, Recipe] = {
-    recipe.__name__: recipe for family in (sha_rnn,) for recipe in family.RECIPES
+    recipe.__name__: recipe for family in (sha_rnn, adaptive_span) for recipe in family.RECIPES
 }
 
 

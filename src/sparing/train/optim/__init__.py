@@ -1,5 +1,6 @@
 """Optimizers, built from settings and saved as plain tensors."""
 
+from sparing.train.optim.adagrad import Adagrad
 from sparing.train.optim.build import build_optimizer
 from sparing.train.optim.clip import clip_
 from sparing.train.optim.config import OptimConfig
@@ -9,6 +10,7 @@ from sparing.train.optim.muon import Muon
 from sparing.train.optim.state import OptimizerSet
 
 __all__ = [
+    "Adagrad",
     "Lamb",
     "Lookahead",
     "Muon",
