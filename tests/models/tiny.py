@@ -8,6 +8,7 @@ from sparing.models import FAMILIES
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
 from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.transformer_xl import TransformerXLConfig
 
 VOCAB = 11
 
@@ -34,6 +35,22 @@ _SPAN = {
     "ramp": 4,
     "dropout": 0.0,
 }
+
+_XL = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "depth": 2,
+    "heads": 2,
+    "head_dim": 3,
+    "ff_dim": 12,
+    "memory": 64,
+    "dropout": 0.0,
+}
+
+
+def _xl(**settings: Any) -> tuple[str, TransformerXLConfig]:
+    return "transformer_xl", TransformerXLConfig(**(_XL | settings))
+
 
 CONFIGS: dict[str, tuple[str, Any]] = {
     "sha_rnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,))),
@@ -70,6 +87,16 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "all-attention masked": (
         "adaptive_span",
         AdaptiveSpanConfig(**_SPAN, persistent=6, start="masked"),
+    ),
+    "transformer_xl": _xl(),
+    "transformer_xl cached": _xl(cache="kv"),
+    "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),
+    "transformer_xl pre-norm cached": _xl(norm="pre", cache="kv", clamp=3),
+    "transformer_xl test time": _xl(same_length=True, clamp=5),
+    "transformer_xl adaptive": _xl(cutoffs=(3, 7)),
+    "transformer_xl shrinking": _xl(cutoffs=(3, 7), shrink=2),
+    "transformer_xl untied": _xl(
+        cutoffs=(3, 7), shrink=2, tied=False, tied_projections="none", same_length=True
     ),
 }
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 
 class Family(NamedTuple):
@@ -17,4 +18,5 @@ class Family(NamedTuple):
 FAMILIES = {
     "adaptive_span": Family(AdaptiveSpanConfig, AdaptiveSpanTransformer),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
+    "transformer_xl": Family(TransformerXLConfig, TransformerXL),
 }

@@ -5,12 +5,14 @@ from inspect import cleandoc
 
 from sparing.errors import unknown
 from sparing.runs.config import RunConfig
-from sparing.runs.recipes import adaptive_span, sha_rnn
+from sparing.runs.recipes import adaptive_span, sha_rnn, transformer_xl
 
 Recipe = Callable[[], RunConfig]
 
 RECIPES: Mapping[str, Recipe] = {
-    recipe.__name__: recipe for family in (sha_rnn, adaptive_span) for recipe in family.RECIPES
+    recipe.__name__: recipe
+    for family in (sha_rnn, adaptive_span, transformer_xl)
+    for recipe in family.RECIPES
 }
 
 

@@ -1,0 +1,293 @@
+"""Transformer-XL: attention over the segment and a memory of earlier ones (arXiv:1901.02860).
+
+Axes: B batch, T segment, M memory, S = M + T keys, D dim, F feed-forward, E heads x head dim. The
+defaults are the public PyTorch program's model for enwik8.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, clusters
+from sparing.nn.attention import compute_dtype
+from sparing.nn.head import SoftmaxHead
+from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
+from sparing.ops.relative_attention import Bias
+
+PROJECTION_STD = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerXLConfig:
+    """Settings of the family; the defaults are the 12-layer model for enwik8."""
+
+    vocab_size: int
+    """Symbols the model reads and predicts."""
+    dim: int = 512
+    """Width of the residual stream."""
+    depth: int = 12
+    """Layers."""
+    heads: int = 8
+    """Attention heads of a layer."""
+    head_dim: int = 64
+    """Width of a head."""
+    ff_dim: int = 2048
+    """Width inside the feed-forward layers."""
+    memory: int = 512
+    """Positions before the segment that it attends to; may be changed for evaluation."""
+    clamp: int | None = None
+    """Distances beyond this one look like it; none: every distance has its own code."""
+    same_length: bool = False
+    """Each position sees `memory` keys, its own included, wherever in the segment it stands."""
+    norm: Literal["post", "pre"] = "post"
+    """LayerNorm after each residual sum (published), or before each sub-layer."""
+    shared_bias: bool = True
+    """One pair of content and position biases for all layers, as in the PyTorch program."""
+    dropout: float = 0.1
+    """On embeddings, positions, both sub-layers' results, inside feed-forward, before the head."""
+    dropout_attention: float = 0.0
+    """On attention weights."""
+    cutoffs: tuple[int, ...] = ()
+    """Where words, most frequent first, are cut into clusters; none: one plain softmax."""
+    shrink: int = 1
+    """How many times narrower each cluster's vectors are than those of the one before."""
+    tied: bool = True
+    """The softmax uses the embedding's vectors."""
+    tied_projections: TiedProjections = "tails"
+    """Which clusters' projections softmax and embedding share (of any use with `shrink`)."""
+    init_std: float = 0.02
+    """Standard deviation of fresh weights."""
+    cache: Literal["auto", "hidden", "kv"] = "auto"
+    """What memory holds: layer inputs, or their keys and values; auto: the latter without grad."""
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "dim", "depth", "heads", "head_dim", "ff_dim", "shrink")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.dim % 2:
+            raise ValueError(f"dim {self.dim} must be even: half sines, half cosines")
+        if self.memory < 0 or (self.clamp is not None and self.clamp < 0):
+            raise ValueError("memory and clamp must not be negative")
+        if not 0 <= self.dropout < 1 or not 0 <= self.dropout_attention < 1:
+            raise ValueError("dropout and dropout_attention must be at least 0 and below 1")
+        parts = clusters(self.vocab_size, self.cutoffs)
+        if self.dim < self.shrink ** (len(parts) - 1):
+            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether words are clustered."""
+        return bool(self.cutoffs) or self.shrink > 1
+
+
+class Attend(nn.Module):
+    """The attention half of a layer."""
+
+    def __init__(self, c: TransformerXLConfig) -> None:
+        super().__init__()
+        self.memory, self.pre = c.memory, c.norm == "pre"
+        self.reach = c.memory if c.same_length else None
+        self.attention = RelativeAttention(c.dim, c.heads, c.head_dim, dropout=c.dropout_attention)
+        self.norm = nn.LayerNorm(c.dim)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(
+        self, hidden_BTD: Tensor, state: State, positions_SE: Tensor, bias: Bias
+    ) -> tuple[Tensor, State]:
+        """The stream after attention, and what this layer carries on."""
+        source_BTD = self.norm(hidden_BTD) if self.pre else hidden_BTD
+        if "memory" in state:
+            stored_BSD = self._extended(hidden_BTD, state["memory"])
+            entries = self.attention.entries(self.norm(stored_BSD) if self.pre else stored_BSD)
+            carried = {"memory": stored_BSD}
+        else:
+            fresh = zip(state.values(), self.attention.entries(source_BTD), strict=True)
+            keys_BSE, values_BSE = (
+                torch.cat([old.to(new.dtype), new], dim=1) for old, new in fresh
+            )
+            entries = keys_BSE, values_BSE
+            carried = {"keys": keys_BSE, "values": values_BSE}
+        mixed_BTD = self.attention(source_BTD, entries, positions_SE, bias, self.reach)
+        out_BTD = hidden_BTD + self.dropout(mixed_BTD)
+        kept = {name: self._recent(tensor).detach() for name, tensor in carried.items()}
+        return out_BTD if self.pre else self.norm(out_BTD), kept
+
+    def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
+        # After the norm it enters matrix products only, so their precision is enough.
+        dtype = hidden_BTD.dtype if self.pre else compute_dtype(hidden_BTD)
+        return torch.cat([memory_BMD.to(dtype), hidden_BTD.to(dtype)], dim=1)
+
+    def _recent(self, stored_BSX: Tensor) -> Tensor:
+        return stored_BSX[:, max(0, stored_BSX.size(1) - self.memory) :]
+
+
+class FeedForward(nn.Module):
+    """The position-wise half of a layer."""
+
+    def __init__(self, c: TransformerXLConfig) -> None:
+        super().__init__()
+        self.pre = c.norm == "pre"
+        self.widen, self.narrow = nn.Linear(c.dim, c.ff_dim), nn.Linear(c.ff_dim, c.dim)
+        self.norm = nn.LayerNorm(c.dim)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """Shape is kept."""
+        source_BTD = self.norm(hidden_BTD) if self.pre else hidden_BTD
+        wide_BTF = self.dropout(torch.relu(self.widen(source_BTD)))
+        out_BTD: Tensor = hidden_BTD + self.dropout(self.narrow(wide_BTF))
+        return out_BTD if self.pre else self.norm(out_BTD)
+
+
+class Block(nn.Module):
+    """One layer."""
+
+    def __init__(self, c: TransformerXLConfig) -> None:
+        super().__init__()
+        self.attend, self.feed_forward = Attend(c), FeedForward(c)
+        self.bias = None if c.shared_bias else RelativeBias(c.heads, c.head_dim)
+
+    def forward(
+        self, hidden_BTD: Tensor, state: State, positions_SE: Tensor, bias: Bias
+    ) -> tuple[Tensor, State]:
+        """`state` holds this block's tensors only."""
+        hidden_BTD, carried = self.attend(hidden_BTD, state, positions_SE, bias)
+        return self.feed_forward(hidden_BTD), carried
+
+
+class TransformerXL(LanguageModel):
+    """Attentive language model beyond a fixed-length context."""
+
+    head: SoftmaxHead | AdaptiveHead
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        if c.adaptive or not c.tied:
+            adaptive = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+            self.embedding: nn.Module = adaptive
+            self.head = AdaptiveHead(adaptive, tied=c.tied, tied_projections=c.tied_projections)
+        else:
+            table = nn.Embedding(c.vocab_size, c.dim)
+            self.embedding = table
+            self.head = SoftmaxHead(table.weight)  # type: ignore[arg-type]  # is a Parameter
+        self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.dropout = nn.Dropout(c.dropout)
+        self._table = PositionTable()
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Normal everywhere, LayerNorm's gains around 1, biases of linear layers 0."""
+        for name, parameter in self.named_parameters():
+            owner = self.get_submodule(name.rpartition(".")[0])
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif "projections" in name:
+                nn.init.normal_(parameter, std=PROJECTION_STD)
+            else:
+                mean = 1.0 if isinstance(owner, nn.LayerNorm) else 0.0
+                nn.init.normal_(parameter, mean, self.config.init_std)
+
+    def initial_state(self, batch: int) -> State:
+        """Empty memories."""
+        widths = self._state_widths()
+        like = next(self.parameters()).detach()
+        return {
+            f"blocks.{layer}.{name}": like.new_zeros(batch, 0, width)
+            for layer in range(self.config.depth)
+            for name, width in widths.items()
+        }
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`. The state's own kind decides what memory holds."""
+        hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
+        keys = next(iter(state.values())).size(1) + tokens_BT.size(1)
+        positions, carried = self._positions(keys, state), State()
+        for layer, block in self._numbered():
+            bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
+            own = self._of_block(state, layer)
+            hidden_BTD, after = block(hidden_BTD, own, positions[layer], bias)
+            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+        hidden_BTD = self.dropout(hidden_BTD)
+        return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
+
+    def train(self, mode: bool = True) -> "TransformerXL":
+        """Switch between training and evaluation; projected positions are forgotten."""
+        self._table.clear()
+        super().train(mode)
+        return self
+
+    def collapse(self) -> None:
+        """Carry keys and values: with fixed weights nothing is ever projected twice."""
+        self.config = replace(self.config, cache="kv")
+
+    def compile_parts(self) -> None:
+        """Every layer."""
+        for _, block in self._numbered():
+            block.compile(dynamic=True)
+
+    def flops_per_token(self) -> float:
+        """Two per multiply-add, keys, values and positions cached, rarer clusters left out."""
+        c = self.config
+        width = c.heads * c.head_dim
+        layer = 4 * c.dim * width + 3 * c.memory * width + 2 * c.dim * c.ff_dim
+        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
+        return 2.0 * (c.depth * layer + c.dim * shortlist)
+
+    def state_numbers(self) -> int:
+        """Full memories, of the kind `initial_state` would make now."""
+        return self.config.depth * self.config.memory * sum(self._state_widths().values())
+
+    def _state_widths(self) -> dict[str, int]:
+        c = self.config
+        # Without gradients no update can make stored keys stale.
+        cached = c.cache == "kv" or (c.cache == "auto" and not torch.is_grad_enabled())
+        width = c.heads * c.head_dim
+        return {"keys": width, "values": width} if cached else {"memory": c.dim}
+
+    def _positions(self, keys: int, state: State) -> list[Tensor]:
+        """Projected codes of the distances keys - 1 ... 0, for every layer."""
+        hidden = any(name.endswith(".memory") for name in state)
+        if hidden or torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
+            # Gradients announce an update, and fused optimizers write without a trace.
+            self._table.clear()
+            return self._project(keys)
+        weights = [block.attend.attention.position.weight for _, block in self._numbered()]
+        newest = keys - next(iter(state.values())).size(1)
+        return self._table.rows(keys, self.config.memory + newest, weights, self._project)
+
+    def _project(self, keys: int) -> list[Tensor]:
+        weight = next(self.parameters())
+        precise = torch.promote_types(weight.dtype, torch.float32)
+        distance_S = torch.arange(keys - 1, -1, -1, device=weight.device, dtype=precise)
+        if self.config.clamp is not None:
+            distance_S = distance_S.clamp(max=self.config.clamp)
+        codes_SD = self.dropout(sinusoids(distance_S, self.config.dim).to(weight.dtype))
+        return [block.attend.attention.position(codes_SD) for _, block in self._numbered()]
+
+    def _numbered(self) -> Iterator[tuple[int, Block]]:
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            yield layer, block
+
+    def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
+        owner = self.get_submodule(name.rpartition(".")[0])
+        # One row per head is a stack of vectors, not a matrix between layers.
+        return ("vector", 1) if isinstance(owner, RelativeBias) else super()._role(name, parameter)
+
+    @staticmethod
+    def _of_block(state: State, layer: int) -> State:
+        prefix = f"blocks.{layer}."
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in state.items()
+            if name.startswith(prefix)
+        }

@@ -1,0 +1,40 @@
+"""Causal attention that scores keys by content and by distance (arXiv:1901.02860, section 3.3).
+
+Axes: B batch, T segment, M memory, S = M + T keys, H heads, K head dim.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from sparing.ops.relative_attention import shifted
+
+
+class Bias(NamedTuple):
+    """Two learned queries that every position adds to its own."""
+
+    content_HK: Tensor
+    """Added where a key is matched by what it holds (the paper's u)."""
+    position_HK: Tensor
+    """Added where it is matched by how far away it is (the paper's v)."""
+
+
+def relative_attention(  # noqa: PLR0913  two are keyword-only
+    query_BTHK: Tensor,
+    keys_BSHK: Tensor,
+    values_BSHK: Tensor,
+    positions_SHK: Tensor,
+    bias: Bias,
+    *,
+    reach: int | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Query t sees the S - T memory slots and positions up to t of its own segment.
+
+    The score is ((q + u) . k + (q + v) . r) / sqrt(K) with r the row of `positions` that belongs
+    to the distance; rows are ordered like keys, so the last is distance 0. With `reach` a query
+    sees only that many newest keys, its own included. `dropout` acts on the weights.
+    """
+    return shifted.relative_attention(
+        query_BTHK, keys_BSHK, values_BSHK, positions_SHK, bias, reach=reach, dropout=dropout
+    )
