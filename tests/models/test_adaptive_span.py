@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from tests.train.toy import Shelf, budget, desk, training
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import State
@@ -153,13 +154,13 @@ def read(model: AdaptiveSpanTransformer, tokens_BT: Tensor, size: int) -> tuple[
 
 @pytest.mark.parametrize("persistent", [0, 3])
 @pytest.mark.parametrize("start", ["zeros", "masked"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("cache", ["hidden", "kv"])
 def test_the_size_of_a_block_makes_no_difference_even_when_caches_are_cut(
-    persistent: int, start: Any, training: bool
+    persistent: int, start: Any, cache: Any
 ) -> None:
     torch.manual_seed(0)
-    model = AdaptiveSpanTransformer(replace(TINY, persistent=persistent, start=start)).double()
-    model.train(training)
+    config = replace(TINY, persistent=persistent, start=start, cache=cache)
+    model = AdaptiveSpanTransformer(config).double()
     model.blocks[0].span.ratio.data.copy_(torch.tensor([0.0, 30.5 / 256]))
     model.blocks[1].span.ratio.data.copy_(torch.tensor([70.0 / 256, 3.0 / 256]))
     tokens_BT = torch.randint(0, 11, (2, 400))
@@ -177,9 +178,10 @@ def test_cached_keys_and_values_give_what_projecting_anew_gives() -> None:
     torch.manual_seed(0)
     model = AdaptiveSpanTransformer(replace(TINY, span_start=0.1)).double()
     tokens_BT = torch.randint(0, 11, (2, 60))
-    anew, carried = read(model.train(), tokens_BT, 7)
+    anew, carried = read(model, tokens_BT, 7)
     assert set(carried) == {"blocks.0.memory", "blocks.1.memory"}
-    cached, carried = read(model.eval(), tokens_BT, 7)
+    with torch.no_grad():
+        cached, carried = read(model, tokens_BT, 7)
     assert set(carried) == {f"blocks.{n}.{part}" for n in (0, 1) for part in ("keys", "values")}
     torch.testing.assert_close(cached, anew)
 
@@ -285,8 +287,61 @@ def test_the_initial_values_are_the_originals(persistent: int) -> None:
         assert model.blocks[0].feed is None
 
 
+def test_words_begin_with_the_originals_clusters() -> None:
+    torch.manual_seed(0)
+    config = replace(TINY, vocab_size=700, dim=64, cutoffs=(100, 400), shrink=4)
+    model = AdaptiveSpanTransformer(config)
+    assert [tuple(w.shape) for w in model.embedding.weights] == [(100, 64), (300, 16), (300, 4)]
+    for weight, projection in zip(
+        model.embedding.weights, model.embedding.projections, strict=True
+    ):
+        assert weight.std().item() == pytest.approx(1, rel=0.05)
+        assert projection.abs().max() <= projection.size(1) ** -0.5
+    assert model.head.weights[1] is model.embedding.weights[1]
+    assert model.head.projections[0] is model.embedding.projections[0]
+    tokens_BT = torch.tensor([[3, 650]])
+    model.dropout.register_forward_hook(lambda module, given, out: seen.append(out))
+    seen: list[Tensor] = []
+    model(tokens_BT, model.initial_state(1))
+    rare = model.embedding.weights[2][250] @ model.embedding.projections[2].mT
+    torch.testing.assert_close(seen[0][0, 1], 8 * rare)
+
+
+class Widest(TorchDispatchMode):
+    """Notes the size of the largest tensor anything returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, list | tuple) else [out]:
+            if isinstance(tensor, Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return out
+
+
+def test_what_no_head_can_see_is_never_made() -> None:
+    torch.manual_seed(0)
+    config = replace(TINY, span_limit=8192, span_start=32 / 8192, ramp=32)
+    model = AdaptiveSpanTransformer(config)
+    tokens_BT = torch.randint(0, 11, (2, 64))
+    state = model(tokens_BT, model.initial_state(2)).state
+    with Widest() as widest:
+        out = model(tokens_BT, state)
+        (out.hidden_BTD.sum() + out.penalty).backward()
+    # The table of positions is the largest: a matrix of queries and limit would have 2**21.
+    assert widest.numbers == model.position.numel() == 2**15
+    assert not model.position.grad[:, :-80].any()
+
+
 def test_bad_settings_are_refused() -> None:
-    for bad in ({"heads": 3}, {"span_start": 1.5}, {"ramp": 0}, {"mask": "paper", "ramp": 1}):
+    for bad in (
+        {"heads": 3},
+        {"span_start": 1.5},
+        {"ramp": 0},
+        {"mask": "paper", "ramp": 1},
+        {"cutoffs": (5, 3)},
+    ):
         with pytest.raises(ValueError, match=r"must|ratio|short"):
             replace(TINY, **bad)
 

@@ -48,6 +48,10 @@ _XL = {
 }
 
 
+def _span(**settings: Any) -> tuple[str, AdaptiveSpanConfig]:
+    return "adaptive_span", AdaptiveSpanConfig(**(_SPAN | settings))
+
+
 def _xl(**settings: Any) -> tuple[str, TransformerXLConfig]:
     return "transformer_xl", TransformerXLConfig(**(_XL | settings))
 
@@ -75,19 +79,17 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         ),
     ),
     "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
-    "adaptive_span": ("adaptive_span", AdaptiveSpanConfig(**_SPAN)),
-    "adaptive_span masked": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, start="masked")),
-    "adaptive_span by layer": (
-        "adaptive_span",
-        AdaptiveSpanConfig(**_SPAN, span="layer", mask="paper", span_gradient="closed"),
-    ),
-    "adaptive_span fixed": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, span="fixed")),
-    "adaptive_span dynamic": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, span="dynamic")),
-    "all-attention": ("adaptive_span", AdaptiveSpanConfig(**_SPAN, persistent=6)),
-    "all-attention masked": (
-        "adaptive_span",
-        AdaptiveSpanConfig(**_SPAN, persistent=6, start="masked"),
-    ),
+    "adaptive_span": _span(),
+    "adaptive_span cached": _span(cache="kv"),
+    "adaptive_span masked": _span(start="masked"),
+    "adaptive_span masked cached": _span(start="masked", cache="kv"),
+    "adaptive_span by layer": _span(span="layer", mask="paper", span_gradient="closed"),
+    "adaptive_span fixed": _span(span="fixed"),
+    "adaptive_span dynamic": _span(span="dynamic"),
+    "adaptive_span words": _span(cutoffs=(3, 7), shrink=2),
+    "adaptive_span words untied": _span(cutoffs=(3, 7), shrink=2, tied=False),
+    "all-attention": _span(persistent=6),
+    "all-attention masked": _span(persistent=6, start="masked"),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),
@@ -99,6 +101,10 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         cutoffs=(3, 7), shrink=2, tied=False, tied_projections="none", same_length=True
     ),
 }
+
+
+ROUGH_STARTS = {"adaptive_span words": 4.0, "adaptive_span words untied": 0.6}
+"""Configs whose faithful first weights start this far from log V; the others within 0.25."""
 
 
 def tiny(name: str) -> LanguageModel:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import Head, LanguageModel, Output, State
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
 from sparing.nn.attention import compute_dtype
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
@@ -52,6 +53,17 @@ class AdaptiveSpanConfig:
     """At whole spans: the derivative towards longer ones, or the original's, with both ends."""
     start: Literal["zeros", "masked"] = "zeros"
     """Before a stream's first token: zero vectors that take attention (original), or nothing."""
+    cache: Literal["auto", "hidden", "kv"] = "auto"
+    """What is carried: layer inputs, projected anew by the present weights, or keys and values.
+
+    `auto` carries keys and values where no gradients are taken: the weights cannot change there.
+    """
+    cutoffs: tuple[int, ...] = ()
+    """Word ranks at which the vocabulary is cut into clusters; none: a plain table and softmax."""
+    shrink: int = 4
+    """How many times narrower each cluster is than the one before."""
+    tied: bool = True
+    """Whether the clusters' tables and projections serve both ends (the plain ones never do)."""
     dropout: float = 0.3
     """Dropout on attention weights and inside the feed-forward layers."""
     dropout_embedding: float = 0.0
@@ -66,6 +78,8 @@ class AdaptiveSpanConfig:
             raise ValueError("persistent must not be negative, ff_dim be positive without it")
         if self.ramp < 1 + (self.mask == "paper"):
             raise ValueError(f"ramp {self.ramp} is too short: nothing would be seen")
+        if list(self.cutoffs) != sorted({*self.cutoffs}) or min(self.cutoffs, default=1) < 1:
+            raise ValueError(f"cutoffs {self.cutoffs} must be positive and rise")
         if not 0 <= self.span_start <= 1:
             raise ValueError(f"span_start is a ratio between 0 and 1, not {self.span_start}")
 
@@ -143,8 +157,7 @@ class Block(nn.Module):
 class AdaptiveSpanTransformer(LanguageModel):
     """Transformer with adaptive attention spans.
 
-    While it trains, layer inputs are carried and projected with the present weights, as in the
-    original; a state begun in evaluation mode carries keys and values instead, which costs less.
+    A state says itself what it carries: layer inputs (`memory`), or `keys` and `values`.
     """
 
     head: Head
@@ -153,7 +166,9 @@ class AdaptiveSpanTransformer(LanguageModel):
         super().__init__()
         self.config = config
         c = config
-        self.embedding, self.head = _tables(c)
+        self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
+        # Rows of narrow tables come out short; the plain one is used as it is.
+        self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.span_limit))
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
@@ -163,7 +178,7 @@ class AdaptiveSpanTransformer(LanguageModel):
         known, state = self._spans(), State()
         for layer, block in self._numbered():
             length = block.cache(known[layer]) if self.config.start == "zeros" else 0
-            for name in ("memory",) if self.training else ("keys", "values"):
+            for name in self._carried():
                 state[f"blocks.{layer}.{name}"] = torch.zeros(
                     batch, length, self.config.dim, device=self.device, dtype=self.position.dtype
                 )
@@ -171,7 +186,7 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is cut from the graph: gradients stay inside the segment."""
-        hidden_BTD, carried = self.dropout(self.embedding(tokens_BT)), State()
+        hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
         known, means = self._spans(), []
         position_KL = self._reached(known)
         for layer, block in self._numbered():
@@ -194,19 +209,20 @@ class AdaptiveSpanTransformer(LanguageModel):
         """Two per multiply-add: matrices, each head's window (keys, positions, values), softmax.
 
         On the meta device, where spans have no value, windows are at their limit. Keys and values
-        count once per token: training projects its cache anew, which is not counted.
+        count once per token, as if cached, and of an adaptive softmax the first cluster alone.
         """
         c = self.config
         window = sum(sum(seen) for seen in self.windows()) * (c.dim // c.heads)
         feed = 2 * c.dim * (c.persistent or c.ff_dim)
         layers = c.depth * (4 * c.dim**2 + feed)
-        return 2.0 * (layers + 3 * window + c.vocab_size * c.dim)
+        short_list = c.cutoffs[0] + len(c.cutoffs) + c.dim if c.cutoffs else c.vocab_size
+        return 2.0 * (layers + 3 * window + short_list * c.dim)
 
     def state_numbers(self) -> int:
-        """Keys and values of full caches, as evaluation carries them."""
+        """Full caches, of the kind `initial_state` would make now."""
         known = self._spans()
         lengths = [block.cache(known[layer]) for layer, block in self._numbered()]
-        return 2 * self.config.dim * sum(lengths)
+        return len(self._carried()) * self.config.dim * sum(lengths)
 
     def windows(self) -> list[list[int]]:
         """Positions that each head of each layer uses, its ramp included; at most the limit."""
@@ -231,6 +247,10 @@ class AdaptiveSpanTransformer(LanguageModel):
             for head, window in enumerate(row)
         }
         return {"span.mean": mean, **found}
+
+    def _carried(self) -> tuple[str, ...]:
+        cached = self.config.cache == "kv" or not torch.is_grad_enabled()
+        return ("keys", "values") if cached and self.config.cache != "hidden" else ("memory",)
 
     def _spans(self) -> list[list[float]] | list[None]:
         """The spans of every layer as numbers, fetched in one go; None if they have none."""
@@ -269,12 +289,28 @@ def _feed(dim: int, ff_dim: int, dropout: float) -> nn.Sequential:
     )
 
 
-def _tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, SoftmaxHead]:
+def _plain_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
     """Embedding and softmax, which are not tied; both start as torch would start them."""
     head = SoftmaxHead(nn.Parameter(torch.empty(c.vocab_size, c.dim)))
     for parameter in head.parameters():
         nn.init.uniform_(parameter, -(c.dim**-0.5), c.dim**-0.5)
     return nn.Embedding(c.vocab_size, c.dim), head
+
+
+def _adaptive_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
+    """Clusters of falling frequency, with the original's initial values.
+
+    Its tied tables are as large as embeddings, so that the first losses are far above log V.
+    """
+    embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+    kind: TiedProjections = "all" if c.tied else "none"
+    head = AdaptiveHead(embedding, tied=c.tied, tied_projections=kind)
+    own = () if c.tied else (*head.weights, *head.projections)
+    for matrix in (*embedding.projections, *own):
+        nn.init.uniform_(matrix, -(matrix.size(1) ** -0.5), matrix.size(1) ** -0.5)
+    for (low, high), width in zip(embedding.clusters, embedding.widths, strict=True):
+        nn.init.uniform_(head.bias[low:high], -(width**-0.5), width**-0.5)
+    return embedding, head
 
 
 def _longest(lengths_BHT: Tensor) -> list[float]:

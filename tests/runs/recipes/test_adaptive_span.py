@@ -16,6 +16,7 @@ PUBLISHED = {
     "text8_adaptive_span_large": (28, 208_638_172),
     "enwik8_all_attention_small": (205, 38_501_725),
     "enwik8_all_attention": (205, 114_017_773),
+    "wikitext103_all_attention": (267_735, 132_493_746),
 }
 
 
@@ -31,11 +32,16 @@ def test_parameters_are_counted_to_the_unit(name: str) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_settings_are_those_of_the_scripts(name: str) -> None:
     run = recipe(name)
-    assert (run.optim.name, run.optim.lr, run.optim.tensor_clip) == ("adagrad", 0.07, 0.03)
+    o = run.optim
+    if name == "wikitext103_all_attention":
+        assert (o.name, o.lr, o.clip, o.betas) == ("adam", 2.5e-4, 1.0, (0.9, 0.999))
+    else:
+        assert (o.name, o.lr, o.tensor_clip, o.clip) == ("adagrad", 0.07, 0.03, 0.0)
     assert (run.model.ramp, run.model.span_start, run.model.mask) == (32, 0.0, "code")
     assert run.train.batch == 64
-    assert run.train.segment == (256 if "small" in name and "span" in name else 512)
-    assert run.schedule.warmup == (8000 if name == "enwik8_adaptive_span_small" else 32_000)
+    short = name in ("enwik8_adaptive_span_small", "wikitext103_all_attention")
+    assert run.train.segment == (256 if short else 512)
+    assert run.schedule.warmup == (8000 if short else 32_000)
     assert "Published" in expectation(name)
 
 
