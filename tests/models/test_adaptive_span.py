@@ -346,13 +346,29 @@ def test_bad_settings_are_refused() -> None:
             replace(TINY, **bad)
 
 
-@pytest.mark.parametrize("persistent", [0, 8])
-def test_it_learns_the_toy_corpus(tmp_path: Path, persistent: int) -> None:
+@pytest.mark.parametrize("start", ["zeros", "masked"])
+@pytest.mark.parametrize("span", ["head", "dynamic", "expire"])
+def test_sixteen_bit_products_stay_close_and_carry_gradients(span: Any, start: Any) -> None:
+    torch.manual_seed(0)
+    model = AdaptiveSpanTransformer(replace(TINY, span=span, start=start, span_start=0.02))
+    tokens_BT = torch.randint(0, 11, (2, 40))
+    exact, _ = read(model, tokens_BT, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, state = read(model, tokens_BT, 20)
+        penalty = model(tokens_BT, state).penalty
+    torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.15)
+    (rounded.float().square().mul(torch.arange(8)).sum() + penalty).backward()
+    assert all(p.grad.isfinite().all() for n, p in model.named_parameters() if "head." not in n)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"persistent": 8}, {"span": "dynamic"}, {"span": "expire", "span_start": 0.3}]
+)
+def test_it_learns_the_toy_corpus(tmp_path: Path, settings: dict[str, Any]) -> None:
     torch.manual_seed(1)
-    config = AdaptiveSpanConfig(
-        vocab_size=7, dim=16, depth=2, heads=2, ff_dim=32, span_limit=32, ramp=4, dropout=0.0,
-        persistent=persistent, span_penalty=1e-4,
-    )  # fmt: skip
+    sizes = {"dim": 16, "depth": 2, "heads": 2, "ff_dim": 32, "span_limit": 32, "ramp": 4}
+    base = {"vocab_size": 7, "dropout": 0.0, "span_penalty": 1e-4, **sizes}
+    config = AdaptiveSpanConfig(**(base | settings))
     run = training(AdaptiveSpanTransformer(config))
     run.optimizer = build_optimizer(run.model, OptimConfig(name="adamw", lr=1e-2))
     fit(run, budget(steps=150), ScheduleConfig(), desk(tmp_path, Shelf()))

@@ -88,6 +88,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "adaptive_span dynamic": _span(span="dynamic"),
     "adaptive_span words": _span(cutoffs=(3, 7), shrink=2),
     "adaptive_span words untied": _span(cutoffs=(3, 7), shrink=2, tied=False),
+    "adaptive_span expire": _span(span="expire", span_start=0.05, ramp=64, positions=5),
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
     "transformer_xl": _xl(),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparing.models.api import Head, LanguageModel, Output, State
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
 from sparing.nn.attention import compute_dtype
+from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
 from sparing.nn.span_attention import Source, SpanAttention
@@ -39,14 +40,21 @@ class AdaptiveSpanConfig:
     """Persistent key and value vectors of each head, which replace the feed-forward layers."""
     span_limit: int = 8192
     """The longest window a head may learn; as many relative positions are learnt."""
-    span: Literal["head", "layer", "fixed", "dynamic"] = "head"
-    """A span for every head, one for a layer, none (whole windows), or one for every query."""
+    span: Literal["head", "layer", "fixed", "dynamic", "expire"] = "head"
+    """A span for every head, one for a layer, none (whole windows), or one for every query.
+
+    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548); needs `train.batch_split=1`.
+    """
     span_start: float = 0.0
     """First span as a ratio of the limit."""
     span_penalty: float = 5e-7
     """Loss per position of a layer's mean span."""
     ramp: int = 32
     """Positions over which a window fades out."""
+    positions: int | None = None
+    """`expire` only: nearest distances with a learnt position; none: all up to the limit."""
+    span_noise: bool = False
+    """`expire` only: whether training cuts spans at a length drawn for each segment and layer."""
     mask: Literal["code", "paper"] = "code"
     """The ramp as coded, or as printed, which is one position shorter."""
     span_gradient: Literal["right", "closed"] = "right"
@@ -82,6 +90,12 @@ class AdaptiveSpanConfig:
             raise ValueError(f"cutoffs {self.cutoffs} must be positive and rise")
         if not 0 <= self.span_start <= 1:
             raise ValueError(f"span_start is a ratio between 0 and 1, not {self.span_start}")
+        if self.span == "expire" and (self.persistent or not 0 < self.span_start < 1):
+            raise ValueError(
+                "span=expire needs span_start between 0 and 1, no persistent vectors"
+            )
+        if self.positions is not None and (self.positions < 1 or self.span != "expire"):
+            raise ValueError("positions are for span=expire, and at least 1")
 
     @property
     def edge(self) -> Ramp:
@@ -95,15 +109,8 @@ class Block(nn.Module):
     def __init__(self, c: AdaptiveSpanConfig) -> None:
         super().__init__()
         self.limit, self.edge = c.span_limit, c.edge
-        self.span = _span(c)
-        self.attention = SpanAttention(
-            c.dim,
-            c.heads,
-            ramp=c.edge,
-            dropout=c.dropout,
-            persistent=c.persistent,
-            zeros=c.start == "zeros",
-        )
+        self.span = None if c.span == "expire" else _span(c)
+        self.attention = _expiring(c) if c.span == "expire" else _windowed(c)
         self.norm_attention = nn.LayerNorm(c.dim)
         self.feed = None if c.persistent else _feed(c.dim, c.ff_dim, c.dropout)
         self.norm_feed = None if c.persistent else nn.LayerNorm(c.dim)
@@ -115,22 +122,33 @@ class Block(nn.Module):
 
         `known` are the spans as numbers, where they do not depend on the text.
         """
+        mixed_BTD, state, cost = self._attend(hidden_BTD, state, position_KL, known)
+        hidden_BTD = self.norm_attention(hidden_BTD + mixed_BTD)
+        if self.feed is not None and self.norm_feed is not None:
+            hidden_BTD = self.norm_feed(hidden_BTD + self.feed(hidden_BTD))
+        return hidden_BTD, state, cost
+
+    def _attend(
+        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
+    ) -> tuple[Tensor, State, Tensor]:
+        if isinstance(self.attention, ExpireAttention):
+            past = Aged(state["memory"], state["age"])
+            mixed_BTD, kept, cost = self.attention(hidden_BTD, past, position_KL)
+            return mixed_BTD, {"memory": kept.hidden_BMD, "age": kept.age_BM}, cost
         source, carried = self._remember(hidden_BTD, state)
         lengths = self.lengths(hidden_BTD)
         spans = known if known is not None else _longest(lengths)
         reaches = [self.edge.reach(span) for span in spans]
         mixed_BTD = self.attention(hidden_BTD, source, position_KL, lengths, reaches)
-        hidden_BTD = self.norm_attention(hidden_BTD + mixed_BTD)
-        if self.feed is not None and self.norm_feed is not None:
-            hidden_BTD = self.norm_feed(hidden_BTD + self.feed(hidden_BTD))
         keep = self.cache(known)
         state = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
-        return hidden_BTD, state, lengths.mean()
+        return mixed_BTD, state, lengths.mean()
 
     def lengths(self, hidden_BTD: Tensor) -> Tensor:
         """Spans of the heads (H,) or, where they depend on the text, of the queries (B, H, T)."""
         if isinstance(self.span, DynamicSpan):
             return self.span.lengths(hidden_BTD)
+        assert self.span is not None
         return self.span.lengths()
 
     def cache(self, known: Sequence[float] | None) -> int:
@@ -146,6 +164,7 @@ class Block(nn.Module):
             fresh_BTD = hidden_BTD.to(compute_dtype(hidden_BTD))
             memory_BSD = torch.cat([state["memory"].to(fresh_BTD.dtype), fresh_BTD], dim=1)
             return memory_BSD, {"memory": memory_BSD}
+        assert isinstance(self.attention, SpanAttention)
         layers = {"keys": self.attention.key, "values": self.attention.value}
         carried = {
             name: torch.cat([state[name].to(fresh.dtype), fresh], dim=1)
@@ -169,19 +188,21 @@ class AdaptiveSpanTransformer(LanguageModel):
         self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
         # Rows of narrow tables come out short; the plain one is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
-        self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.span_limit))
+        self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
 
     def initial_state(self, batch: int) -> State:
         """Zero vectors as the original has them, or nothing at all (`start`)."""
-        known, state = self._spans(), State()
+        c, known, state = self.config, self._spans(), State()
         for layer, block in self._numbered():
-            length = block.cache(known[layer]) if self.config.start == "zeros" else 0
+            zeros = c.start == "zeros" and c.span != "expire"
+            length = block.cache(known[layer]) if zeros else 0
             for name in self._carried():
-                state[f"blocks.{layer}.{name}"] = torch.zeros(
-                    batch, length, self.config.dim, device=self.device, dtype=self.position.dtype
-                )
+                shape = (batch, length) if name == "age" else (batch, length, c.dim)
+                dtype = torch.int64 if name == "age" else self.position.dtype
+                zero = torch.zeros(shape, device=self.device, dtype=dtype)
+                state[f"blocks.{layer}.{name}"] = zero
         return state
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
@@ -222,7 +243,8 @@ class AdaptiveSpanTransformer(LanguageModel):
         """Full caches, of the kind `initial_state` would make now."""
         known = self._spans()
         lengths = [block.cache(known[layer]) for layer, block in self._numbered()]
-        return len(self._carried()) * self.config.dim * sum(lengths)
+        widths = [1 if name == "age" else self.config.dim for name in self._carried()]
+        return sum(widths) * sum(lengths)
 
     def windows(self) -> list[list[int]]:
         """Positions that each head of each layer uses, its ramp included; at most the limit."""
@@ -237,7 +259,7 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def telemetry(self) -> dict[str, float]:
         """The window of every head, its ramp included; nothing where it depends on the text."""
-        if self.config.span in ("dynamic", "fixed"):
+        if self.config.span not in ("head", "layer"):
             return {}
         windows = self.windows()
         mean = sum(map(sum, windows)) / sum(map(len, windows))
@@ -250,6 +272,8 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def _carried(self) -> tuple[str, ...]:
         cached = self.config.cache == "kv" or not torch.is_grad_enabled()
+        if self.config.span == "expire":
+            return "memory", "age"
         return ("keys", "values") if cached and self.config.cache != "hidden" else ("memory",)
 
     def _spans(self) -> list[list[float]] | list[None]:
@@ -279,8 +303,27 @@ class AdaptiveSpanTransformer(LanguageModel):
 def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan:
     if c.span == "dynamic":
         return DynamicSpan(c.dim, c.heads, c.span_limit)
+    assert c.span != "expire"
     start = 1.0 if c.span == "fixed" else c.span_start
     return AdaptiveSpan(c.heads, c.span_limit, ramp=c.edge, start=start, kind=c.span)
+
+
+def _windowed(c: AdaptiveSpanConfig) -> SpanAttention:
+    return SpanAttention(
+        c.dim,
+        c.heads,
+        ramp=c.edge,
+        dropout=c.dropout,
+        persistent=c.persistent,
+        zeros=c.start == "zeros",
+    )
+
+
+def _expiring(c: AdaptiveSpanConfig) -> ExpireAttention:
+    span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
+    return ExpireAttention(
+        c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
+    )
 
 
 def _feed(dim: int, ff_dim: int, dropout: float) -> nn.Sequential:
