@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := runs/demo
+CODE := src tests $(wildcard benchmarks)
 
 .PHONY: setup demo test soak lint format bench clean
 
@@ -31,13 +32,13 @@ soak: setup
 	$(BIN)/python -m pytest -m 'soak' -n 2
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 format: setup
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
 
 bench: setup
 	$(BIN)/sparing bench train

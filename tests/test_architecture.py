@@ -1,6 +1,7 @@
 """The house's plan as a test: imports go down, importing does nothing, extras stay optional."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,10 @@ def test_every_module_imports_without_the_extras(extra: str) -> None:
         if path.name not in ("__init__.py", "__main__.py")
     ]
     script = f"import sys, importlib; sys.modules[{extra!r}] = None\nfor m in {modules!r}: importlib.import_module(m)"  # noqa: E501
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(SRC.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -5,7 +5,10 @@ A config is a value: complete when made, never changed, only replaced.
 
 import ast
 import dataclasses
+import inspect
+import itertools
 import json
+import textwrap
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -157,6 +160,33 @@ def _plain(value: Any) -> Any:
 def _name(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def described(config: Any, where: str = "") -> list[tuple[str, Any, str]]:
+    """Every setting as (path, value, the docstring under its field)."""
+    rows: list[tuple[str, Any, str]] = []
+    notes = _field_notes(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            rows += described(value, f"{where}{field.name}.")
+        else:
+            rows.append((f"{where}{field.name}", value, notes.get(field.name, "")))
+    return rows
+
+
+def _field_notes(kind: type) -> dict[str, str]:
+    """Docstrings under fields; Python does not keep them, the source does."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(note.value.value).split())
+        for field, note in itertools.pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(note, ast.Expr)
+        and isinstance(note.value, ast.Constant)
+    }
 
 
 def differences(old: Any, new: Any) -> list[str]:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Said, Sparing, settings
 
 from sparing.files import locked
-from tests.cli.conftest import Said, Sparing, settings
 
 
 def refused(said: Said, *words: str) -> None:
@@ -76,7 +76,9 @@ def test_unusable_texts_are_refused(
 def test_binary_files_train_as_bytes(sparing: Sparing, tmp_path: Path) -> None:
     file = tmp_path / "binary"
     file.write_bytes(bytes(range(256)) * 30)
-    said = sparing("train", "quickstart", "--data", file, "--out", tmp_path / "r", *settings(), "--quiet")  # noqa: E501
+    said = sparing(
+        "train", "quickstart", "--data", file, "--out", tmp_path / "r", *settings(), "--quiet"
+    )
     assert said.status == 0, said.err
 
 
@@ -106,6 +108,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_serves(
     )  # fmt: skip
     assert again.status == 0, again.err
     assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0
+
+
+@pytest.mark.parametrize("setting", ["train.batch=2", "data.newlines=false"])
+def test_lanes_and_text_cannot_change_under_way(setting: str, run: Path, sparing: Sparing) -> None:
+    before = (run / "config.json").read_bytes()
+    said = sparing("train", "--resume", "--out", run, "--set", setting, "--quiet")
+    refused(said, setting.partition("=")[0])
+    assert (run / "config.json").read_bytes() == before
 
 
 def test_another_models_settings_do_not_resume(run: Path, sparing: Sparing) -> None:

@@ -21,9 +21,9 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import create
 from sparing.train import checkpoint
+from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.config import TrainConfig
-from sparing.train.loop import model_tensors
 
 MakeRun = Callable[..., Path]
 PNG = b"\x89PNG\r\n\x1a\n"

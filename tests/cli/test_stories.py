@@ -4,15 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Sparing, settings
 
 from sparing.runs.recipes import RECIPES
 from sparing.train.journal import TIMINGS, read
-from tests.cli.conftest import Sparing, settings
 
 
 def test_a_run_leaves_everything_behind(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
-    assert {"config.json", "provenance.json", "metrics.jsonl", "results.json", "vocab.json"} <= names
+    assert {
+        "config.json",
+        "provenance.json",
+        "metrics.jsonl",
+        "results.json",
+        "vocab.json",
+    } <= names
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"last", "best"}
     assert not list(run.rglob("*.part"))
     results = json.loads((run / "results.json").read_text())
@@ -29,13 +35,32 @@ def test_evaluate_prints_exact_figures(run: Path, sparing: Sparing) -> None:
     assert report["tokens"] == report["bytes"]
     assert 0 < report["bits_per_byte"] < 9
     assert json.loads((run / "results.json").read_text())["test"]["bytes"] == report["bytes"]
-    other = sparing("evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json").json()
+    other = sparing(
+        "evaluate", run, "--split", "test", "--protocol", "no-newlines", "--json"
+    ).json()
     assert other["bytes"] < report["bytes"]
     assert other["protocol"] == "no-newlines"
     windows = sparing("evaluate", run, "--split", "test", "--window", 64, "--stride", 16, "--json")
     assert windows.json()["bytes"] == report["bytes"]
     few = sparing("evaluate", run, "--bytes", 100, "--json").json()
     assert few["bytes"] == 100
+
+
+def test_a_cache_is_a_column_of_its_own(run: Path, sparing: Sparing) -> None:
+    plain = sparing("evaluate", run, "--split", "test", "--json").json()
+    words = ("evaluate", run, "--split", "test", "--json", "--cache", 200)
+    found = sparing(*words, "--cache-theta", 0.5, "--cache-lambda", 0.2).json()
+    assert found["bytes"] == plain["bytes"]
+    assert found["bits_per_byte"] != plain["bits_per_byte"]
+    assert found["how"].endswith("cache 200, theta 0.5, lambda 0.2")
+    results = json.loads((run / "results.json").read_text())
+    assert results["test"]["bits_per_byte"] == plain["bits_per_byte"]
+    column = results["test, cache 200 theta 0.5 lambda 0.2"]
+    assert column["bits_per_byte"] == found["bits_per_byte"]
+    for wrong in (("--cache-lambda", 1), ("--window", 8)):
+        said = sparing(*words, *wrong)
+        assert said.status == 2
+        assert len(said.err.strip().splitlines()) == 1
 
 
 def test_memory_can_be_swept_and_switched_off(run: Path, sparing: Sparing) -> None:
@@ -89,8 +114,8 @@ def test_the_seeds_second_pass(run: Path, sparing: Sparing) -> None:
     entries = [e for e in read(run / "metrics.jsonl") if e["kind"] == "train"]
     assert entries[-1]["step"] == 16
     assert entries[-1]["lr"] < 1e-3
-    resumed = json.loads((run / "provenance.json").read_text())["resumed_with"]
-    assert "optim.lr: 0.02 -> 0.001" in resumed
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert "optim.lr: 0.02 -> 0.001" in provenance["resumed"][0]["changed"]
 
 
 def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Sparing) -> None:
@@ -100,9 +125,7 @@ def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Spa
     assert one.out == two.out
     assert one.out.startswith("line ")
     long = "the quick brown fox " * 20
-    batch = sparing(
-        "generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json"
-    )
+    batch = sparing("generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json")
     assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
 
 
@@ -156,3 +179,19 @@ def test_other_vocabularies_train_evaluate_and_talk(
     report = sparing("evaluate", path, "--split", "test", "--json").json()
     assert report["perplexity_per_word"] > 1
     assert sparing("generate", path, "--prompt", "the quick ", "--length", 8).status == 0
+
+
+def test_every_setting_is_explained(sparing: Sparing) -> None:
+    said = sparing("info", "quickstart", "--config").out
+    assert "train.segment=128\n    Tokens per lane and step" in said
+    assert "model.attention_at=1\n    Blocks, counted from 0" in said
+    blocks = said.split("\n\n")[1:]
+    assert len(blocks) > 40
+    assert all(len(block.splitlines()) == 2 and block.splitlines()[1].strip() for block in blocks)
+
+
+def test_without_a_verb_there_is_help(sparing: Sparing) -> None:
+    for words in ([], ["data"], ["bench"]):
+        said = sparing(*words)
+        assert said.status == 0
+        assert said.out.startswith("Usage: sparing")

@@ -27,6 +27,9 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         segment=draw(st.integers(1, 20)),
         randomised=draw(st.booleans()),
         seed=draw(st.integers(0, 99)),
+        length_std=draw(st.sampled_from([0.0, 5.0, 40.0])),
+        halved=draw(st.sampled_from([0.0, 0.05, 1.0])),
+        longest=draw(st.sampled_from([None, 1, 25])),
     )
     least = config.batch * config.segment
     return counting(draw(st.integers(least, least + 200))), config
@@ -123,13 +126,34 @@ def test_a_short_example_by_hand() -> None:
     assert (stream.tokens_per_epoch, stream.segments_per_epoch) == (7, 2)
 
 
+def lengths(count: int, segment: int, **settings: float) -> np.ndarray:
+    config = StreamConfig(batch=1, segment=segment, randomised=True, **settings)
+    return _lengths(np.random.default_rng(1), config, count)
+
+
 def test_randomised_lengths_are_distributed_as_published() -> None:
-    lengths = _lengths(np.random.default_rng(1), 1024, 200_000)
-    assert lengths.mean() == pytest.approx(995.8, abs=1.0)
-    assert (lengths == 1024).mean() == pytest.approx(0.475, abs=0.01)
-    assert (lengths < 600).mean() == pytest.approx(0.05, abs=0.005)
-    assert lengths.max() == 1024
-    assert _lengths(np.random.default_rng(1), 8, 1000).min() == 5
+    drawn = lengths(200_000, 1024)
+    assert drawn.mean() == pytest.approx(995.8, abs=1.0)
+    assert (drawn == 1024).mean() == pytest.approx(0.475, abs=0.01)
+    assert (drawn < 600).mean() == pytest.approx(0.05, abs=0.005)
+    assert drawn.max() == 1024
+    assert lengths(1000, 8).min() == 5
+
+
+def test_lengths_of_awd_lstm_lie_on_both_sides_of_the_segment() -> None:
+    drawn = lengths(200_000, 70, longest=90)
+    near = drawn[drawn > 52]
+    assert near.mean() == pytest.approx(69.5, abs=0.1)
+    assert near.std() == pytest.approx(5.0, abs=0.1)
+    assert (drawn <= 52).mean() == pytest.approx(0.05, abs=0.005)
+    assert drawn[drawn <= 52].mean() == pytest.approx(34.5, abs=0.3)
+    assert 85 < drawn.max() <= 90
+
+
+def test_every_number_of_the_lengths_can_be_set() -> None:
+    assert set(lengths(500, 70, length_std=0.0, halved=0.0)) == {70}
+    assert set(lengths(500, 70, length_std=0.0, halved=1.0)) == {35}
+    assert lengths(500, 70, length_std=20.0, halved=0.0, longest=75).max() == 75
 
 
 def test_epochs_and_seeds_draw_other_lengths() -> None:

@@ -7,6 +7,8 @@ import torch
 from sparing.models import FAMILIES
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
+from sparing.models.awd_lstm import AWDLSTMConfig
+from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 
@@ -56,6 +58,25 @@ def _xl(**settings: Any) -> tuple[str, TransformerXLConfig]:
     return "transformer_xl", TransformerXLConfig(**(_XL | settings))
 
 
+_AWD = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "hidden_dim": 10,
+    "dropout_embedding": 0.0,
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.0,
+    "dropout_output": 0.0,
+    "weight_drop": 0.0,
+}
+
+_MLSTM = {
+    "vocab_size": VOCAB,
+    "dim": 6,
+    "hidden_dim": 8,
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.0,
+}
+
 CONFIGS: dict[str, tuple[str, Any]] = {
     "sha_rnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,))),
     "sha_rnn all layers": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(0, 1, 2))),
@@ -78,6 +99,12 @@ CONFIGS: dict[str, tuple[str, Any]] = {
             bias=False,
         ),
     ),
+    "awd_lstm": ("awd_lstm", AWDLSTMConfig(**_AWD)),
+    "awd_lstm one layer": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=1)),
+    "awd_lstm untied": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=2, tied=False)),
+    "awd_lstm qrnn": ("awd_lstm", AWDLSTMConfig(**_AWD, core="qrnn", depth=4)),
+    "mlstm": ("mlstm", MLSTMConfig(**_MLSTM)),
+    "mlstm deployed": ("mlstm", MLSTMConfig(**_MLSTM, normed=False)),
     "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
     "adaptive_span": _span(),
     "adaptive_span cached": _span(cache="kv"),

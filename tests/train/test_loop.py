@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.train.toy import MODEL, Shelf, budget, desk, text, training
 from torch import Tensor
 
-from sparing.data.stream import Cursor
+from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.errors import UserError
 from sparing.models.api import Output, State
 from sparing.models.sha_rnn import SHARNN
 from sparing.train import journal
+from sparing.train.capture import restore, second_pass
 from sparing.train.journal import TIMINGS
-from sparing.train.loop import backward, fit, restore, second_pass
+from sparing.train.loop import backward, fit
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
-from tests.train.toy import MODEL, Shelf, budget, desk, training
 
 PLAIN = ScheduleConfig(shape="constant")
 
@@ -117,9 +118,8 @@ def test_three_in_a_row_go_back_to_the_last_checkpoint(tmp_path: Path) -> None:
 def test_a_run_that_only_yields_nan_ends_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not finite at step 3; lower optim\.lr"):
         fit(training(poisoned(range(1, 99))), budget(), PLAIN, desk(tmp_path, Shelf()))
-    shelf = Shelf()
+    shelf, run = Shelf(), training(poisoned(range(4, 999)))
     with pytest.raises(UserError, match="not finite"):
-        run = training(poisoned(range(4, 999)))
         fit(run, budget(steps=200, checkpoint_every=2), PLAIN, desk(tmp_path, shelf))
     assert int(shelf.kept["last"].cursor["step"]) < 40
 
@@ -186,6 +186,19 @@ def test_a_second_pass_keeps_the_weights_and_nothing_else(tmp_path: Path) -> Non
     assert rates == pytest.approx([1e-2 * min(1.0, n / 4) for n in [*range(1, 9)] * 2])
 
 
+def test_the_rate_can_follow_the_length_of_the_segment(tmp_path: Path) -> None:
+    lengths = (6, 6, 6, 5)
+    for number, by_length in enumerate((True, False)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = training()
+        run.stream = Stream(text(92), StreamConfig(batch=4, segment=6))
+        fit(run, budget(steps=4, lr_by_length=by_length), PLAIN, desk(folder, Shelf()))
+        rates = [entry["lr"] for entry in entries(folder, "train")]
+        expected = [1e-2 * (length / 6 if by_length else 1) for length in lengths]
+        assert rates == pytest.approx(expected)
+
+
 def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience() -> None:
     scale = LossScale.for_precision("float16")
     scale.after_step(finite=False)
@@ -202,6 +215,8 @@ def test_gradients_do_not_depend_on_the_loss_scale() -> None:
     plain, scaled = training(), training()
     scaled.scale = LossScale(1024.0, 0, True)
     segment = next(plain.stream.segments())
-    assert backward(plain, segment, 1)[1] == pytest.approx(backward(scaled, segment, 1)[1], rel=1e-5)
+    assert backward(plain, segment, 1)[1] == pytest.approx(
+        backward(scaled, segment, 1)[1], rel=1e-5
+    )
     for p, q in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)

@@ -57,6 +57,22 @@ def test_cosine_holds_before_it_falls() -> None:
     assert values == pytest.approx([1.0, 0.5, 0.0])
 
 
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(0, 1.0), (24.9, 1.0), (25, 0.1), (34.9, 0.1), (35, 0.01), (50, 0.01)]
+)
+def test_each_drop_divides_by_ten(epoch: float, expected: float) -> None:
+    config = ScheduleConfig(shape="drops", drops=(25 / 50, 35 / 50))
+    assert factor(config, 1, epoch / 50) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("step", [0, 1000, 54_000, 100_000, 100_440, 108_000, 180_000])
+def test_a_decay_may_end_before_the_run(step: int) -> None:
+    floor = 7e-5 / 1e-3
+    config = ScheduleConfig(shape="linear", floor=floor, end=108 / 180 * (1 - floor))
+    expected = max(7e-5, 1e-3 * (1 - step / 108_000))
+    assert 1e-3 * factor(config, 1, step / 180_000) == pytest.approx(expected)
+
+
 def test_warmup_and_decay_multiply() -> None:
     config = ScheduleConfig(shape="linear", warmup=4)
     assert factor(config, 2, 0.5) == pytest.approx(0.25)
@@ -70,8 +86,9 @@ def test_warmup_and_decay_multiply() -> None:
         ("floor", 1.5),
         ("floor", -0.1),
         ("hold", 1.0),
-        ("drop_at", -1),
-        ("drop", 2.0),
+        ("end", 0.0),
+        ("end", 1.1),
+        ("drops", (0.5, 1.5)),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: float) -> None:
@@ -80,11 +97,10 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("step", "expected"),
-    [(1, 1 / 32), (16, 0.5), (32, 1.0), (150, 1.0), (151, 0.1), (9999, 0.1)],
+    ("step", "expected"), [(1, 1 / 32), (16, 0.5), (32, 1.0), (150, 1.0), (151, 0.1), (170, 0.1)]
 )
-def test_a_constant_rate_may_drop_once_as_adaptive_span_is_fine_tuned(
+def test_a_constant_rate_drops_for_the_last_steps_as_adaptive_span_is_fine_tuned(
     step: int, expected: float
 ) -> None:
-    config = ScheduleConfig(shape="constant", warmup=32, drop_at=150)
-    assert factor(config, step, 0.0) == pytest.approx(expected)
+    config = ScheduleConfig(shape="drops", warmup=32, drops=(150 / 170,))
+    assert factor(config, step, (step - 1) / 170) == pytest.approx(expected)

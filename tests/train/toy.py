@@ -15,10 +15,10 @@ from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.config import TrainConfig
 from sparing.train.journal import Journal
-from sparing.train.loop import Desk, Training
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.progress import Bar
 from sparing.train.scale import LossScale
+from sparing.train.training import Desk, Training
 
 CPU = Hardware(torch.device("cpu"), "float32")
 MODEL = SHARNNConfig(

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparing.bench.report import bytes_per_s
 from sparing.bench.timing import interleaved, spread, timed
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig, prefill
 from sparing.generate.sampling import SamplingConfig, sample
 from sparing.models.api import LanguageModel, State, size_bytes
+from sparing.runs.config import RunConfig
 
 CHUNK = GenerationConfig().chunk
 FULL_WITHIN = 1 << 20
@@ -99,41 +101,54 @@ class Writer:
 
 
 def bench_generate(
-    model: LanguageModel, vocab_size: int, hardware: Hardware, options: GenerateOptions
+    model: LanguageModel, run: RunConfig, hardware: Hardware, options: GenerateOptions
 ) -> dict[str, Any]:
     """Time reading, then writing at several places, in turns."""
-    reader = Writer(model.eval(), vocab_size, options.batch, hardware)
-    chunks_s = list(reader.fill())
-    places = [reader.copy()]
-    for position in sorted(set(options.positions)):
-        chunks_s += reader.skip_to(position)
-        places.append(reader.copy())
-    # Each block moves its place on by its own length, which is why the place is noted before.
-    names = [place.position for place in places]
-    for place in places:
-        place.write(1)
-    tasks = {str(at): partial(place.write, options.length) for at, place in enumerate(places)}
-    blocks_s = list(interleaved(tasks, options.rounds, hardware).values())
-    tokens_s = [[block / options.length for block in blocks] for blocks in blocks_s]
-    found = [
-        {
-            "position": name,
-            "token_s": spread(times).to_json(),
-            "state_bytes": size_bytes(place.state),
-            "held_bytes": place.held_bytes,
-        }
-        for name, place, times in zip(names, places, tokens_s, strict=True)
-    ]
+    reader = Writer(model.eval(), run.model.vocab_size, options.batch, hardware)
+    chunks_s, places = _visit(reader, options.positions)
+    found = _write(places, hardware, options)
+    read_per_s = options.batch * CHUNK / spread(chunks_s).median
+    first, last = (found[at]["token_ms"]["median"] for at in (0, -1))
+    written_per_s = options.batch * 1000 / last
     return {
-        "prefill_tokens_per_s": options.batch * CHUNK / spread(chunks_s).median,
-        "decode_tokens_per_s": options.batch / spread(tokens_s[-1]).median,
-        "last_over_first": spread(tokens_s[-1]).median / spread(tokens_s[0]).median,
+        "prefill_bytes_per_s": bytes_per_s(run, read_per_s),
+        "prefill_tokens_per_s": read_per_s,
+        "decode_bytes_per_s": bytes_per_s(run, written_per_s),
+        "decode_tokens_per_s": written_per_s,
         "positions": found,
+        "last_over_first": last / first,
         "peak_bytes": hardware.peak_bytes(),
         "length": options.length,
         "rounds": options.rounds,
         "batch": options.batch,
     }
+
+
+def _visit(reader: Writer, positions: tuple[int, ...]) -> tuple[list[float], list[Writer]]:
+    """Read on, leaving a writer where memory is first full and at each position."""
+    chunks_s = list(reader.fill())
+    places = [reader.copy()]
+    for position in sorted(set(positions)):
+        chunks_s += reader.skip_to(position)
+        places.append(reader.copy())
+    return chunks_s, places
+
+
+def _write(
+    places: list[Writer], hardware: Hardware, options: GenerateOptions
+) -> list[dict[str, Any]]:
+    # A block moves its writer on, so the place is noted before.
+    found: list[dict[str, Any]] = [{"position": place.position} for place in places]
+    for place in places:
+        place.write(1)
+    tasks = {str(at): partial(place.write, options.length) for at, place in enumerate(places)}
+    blocks_s = interleaved(tasks, options.rounds, hardware).values()
+    for about, place, durations_s in zip(found, places, blocks_s, strict=True):
+        token_ms = [1000 * duration_s / options.length for duration_s in durations_s]
+        about["token_ms"] = spread(token_ms).to_json()
+        about["state_bytes"] = size_bytes(place.state)
+        about["held_bytes"] = place.held_bytes
+    return found
 
 
 def _held_bytes(hardware: Hardware) -> int:

@@ -14,6 +14,9 @@ from sparing.errors import UserError
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.provenance import provenance
 
+ONE_BYTE = ("bytes", "symbols")
+"""Vocabularies in which a token is a byte."""
+
 
 def report(
     name: str, run: RunConfig, hardware: Hardware, figures: Mapping[str, Any]
@@ -26,18 +29,13 @@ def report(
         **provenance(hardware, run.train.seed),
         "processor": processor(),
         "threads": torch.get_num_threads(),
-        "settings": settings(run),
+        "model": to_json(run)["model"],
     }
 
 
-def settings(run: RunConfig) -> dict[str, Any]:
-    """What decides the speed: the model whole, and how text and updates reach it."""
-    data = to_json(run)
-    return {
-        **data["model"],
-        **{name: data["train"][name] for name in ("batch", "segment", "batch_split", "compiled")},
-        "optimizer": run.optim.name,
-    }
+def bytes_per_s(run: RunConfig, tokens_per_s: float) -> float | None:
+    """None where it depends on the text how many bytes a token stands for."""
+    return tokens_per_s if run.data.vocab in ONE_BYTE else None
 
 
 def processor() -> str:
@@ -51,9 +49,9 @@ def processor() -> str:
     return f"{own}, {os.cpu_count()} cores"
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path | None) -> None:
     """Refuse, before anything is measured, a file that could not be appended to."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"{path} cannot be written to; name a file in an existing folder")
 
 

@@ -17,10 +17,15 @@ DIM: Mapping[Purpose, int] = {"train": 256, "generate": 64}
 BATCH, SEGMENT, MEMORY = 16, 128, 512
 
 
-def sized(run: RunConfig, size: Size, purpose: Purpose, device: torch.device) -> RunConfig:
-    """The run at a size; `auto` is small on a CPU and full elsewhere. Nothing is ever enlarged."""
-    if size == "full" or (size == "auto" and device.type != "cpu"):
-        return run
+def settle(size: Size, device: torch.device) -> Literal["small", "full"]:
+    """What `auto` means: small on a CPU, full elsewhere."""
+    if size == "auto":
+        return "small" if device.type == "cpu" else "full"
+    return size
+
+
+def small(run: RunConfig, purpose: Purpose) -> RunConfig:
+    """The run at a size for CPUs; nothing is ever enlarged."""
     train = replace(
         run.train,
         batch=min(run.train.batch, BATCH),

@@ -10,6 +10,7 @@ import torch
 
 from sparing import device
 from sparing.bench.bare import Load, bare_tasks
+from sparing.bench.report import bytes_per_s
 from sparing.bench.timing import Task, interleaved, spread
 from sparing.data.prefetch import prefetch
 from sparing.data.stream import Segment, Stream, StreamConfig
@@ -19,19 +20,20 @@ from sparing.errors import UserError
 from sparing.models.api import size_bytes
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
-from sparing.train.loop import Training, backward
+from sparing.train.loop import backward
 from sparing.train.optim import build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import factor
+from sparing.train.training import Training
 
 WARMUP = 3
 """Steps before the first measured one, at least: compilers and allocators settle."""
 PATIENCE = 40
 """Steps after which a loss that is still not finite, or a memory that still grows, is an error."""
+LAPS = 3
+"""Steps measured one after the other before it is the products' turn."""
 ROUND = 8
 """Segments of random text, read again and again."""
-ONE_BYTE = ("bytes", "symbols")
-"""Vocabularies in which a token is a byte."""
 
 
 class Stepper:
@@ -75,7 +77,7 @@ class Stepper:
 
 
 def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any]:
-    """Time `steps` steps and, in turn with them, their products."""
+    """Time at least `steps` steps and, in turn with them, their products."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     stepper = Stepper(run, hardware)
@@ -85,15 +87,19 @@ def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any
         stepper()
     peak_bytes = hardware.peak_bytes()
     bare = _bare(run, hardware)
-    for task in bare.values():
-        task()
-    durations = interleaved({"step": stepper, **bare}, steps, hardware)
+    turns = math.ceil(steps / LAPS)
+    durations = interleaved({"step": stepper, **bare}, turns, hardware, laps=LAPS)
     return {
         **_speed(run, durations.pop("step"), durations),
         "peak_bytes": peak_bytes,
         "state_bytes": size_bytes(stepper.training.state),
-        "steps": steps,
+        "steps": turns * LAPS,
         "skipped_steps": stepper.skipped,
+        "batch": run.train.batch,
+        "segment": run.train.segment,
+        "batch_split": run.train.batch_split,
+        "compiled": run.train.compiled and hardware.device.type == "cuda",
+        "optimizer": run.optim.name,
     }
 
 
@@ -103,7 +109,7 @@ def _speed(
     whole, tokens = spread(step_s), run.train.batch * run.train.segment
     per_s = tokens / whole.median
     figures: dict[str, Any] = {
-        "bytes_per_s": per_s if run.data.vocab in ONE_BYTE else None,
+        "bytes_per_s": bytes_per_s(run, per_s),
         "tokens_per_s": per_s,
         "step_s": whole.to_json(),
     }

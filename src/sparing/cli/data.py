@@ -7,6 +7,7 @@ import typer
 
 from sparing.cli.options import Json, Source, show
 from sparing.data.corpora import CORPORA, read_splits
+from sparing.data.corpora import get as get_corpus
 from sparing.data.tokens import DataConfig, Tokens
 from sparing.data.tokens import prepare as prepare_tokens
 from sparing.errors import unknown
@@ -35,8 +36,9 @@ def get(
     """Fetch a corpus (or take a local copy), verify it, keep it."""
     if name not in CORPORA:
         raise unknown("corpus", name, CORPORA)
-    sizes = {split: len(text) for split, text in read_splits(name, source).items()}
-    show({"corpus": name, "bytes": sizes}, as_json=as_json)
+    folder = get_corpus(name, source)
+    sizes = {split: len(text) for split, text in read_splits(name).items()}
+    show({"corpus": name, "folder": str(folder), "bytes": sizes}, as_json=as_json)
 
 
 @app.command()

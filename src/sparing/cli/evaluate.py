@@ -9,14 +9,15 @@ import typer
 
 from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json, Settings, Source, show
-from sparing.data.tokens import Split, first_bytes, prepare, without_newlines
+from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
+from sparing.evaluate.cache import CacheConfig, cached
 from sparing.evaluate.context import context_curve
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import RunFolder, load_model, open_run
+from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 
 
 def evaluate(
@@ -41,6 +42,15 @@ def evaluate(
     context: Annotated[
         int | None, typer.Option(help="Loss against available context, up to N tokens.")
     ] = None,
+    cache: Annotated[
+        int | None, typer.Option(help="Mix in a continuous cache of the last N tokens.")
+    ] = None,
+    cache_theta: Annotated[
+        float, typer.Option(help="How sharply similarity tells in the cache.")
+    ] = CacheConfig().theta,
+    cache_lambda: Annotated[
+        float, typer.Option(help="Probability given to the cache.")
+    ] = CacheConfig().share,
     settings: Settings = None,
     checkpoint: CheckpointName = None,
     source: Source = None,
@@ -56,19 +66,29 @@ def evaluate(
     hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
     run = with_settings(stored, settings or [])
     run = replace(run, evaluate=_reading(run, batch, segment))
-    text = _text(stored, source, split, protocol, size)
+    text = _text(prepare_for_run(folder, stored.data, source), split, protocol, size)
     if context is not None:
         report = _context(_load(folder, hardware, checkpoint, run), text, hardware, context)
         show(report, as_json=as_json)
         return
-    ask = Asking(protocol, window, stride)
+    # A model trained without newlines has no other way of being measured.
+    ask = Asking(protocol if stored.data.newlines else "no-newlines", window, stride)
+    if cache is not None:
+        ask.use(CacheConfig(window=cache, theta=cache_theta, share=cache_lambda))
     if memory is not None:
         _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
         return
     result = ask.answer(_load(folder, hardware, checkpoint, run), text, hardware, run)
-    report = {"split": split, **result.to_json(), "precision": hardware.precision}
+    name = folder.checkpoint(checkpoint)
+    report = {
+        "split": split,
+        **result.to_json(),
+        "precision": hardware.precision,
+        "checkpoint": name,
+        "step": folder.step(name),
+    }
     if size is None and not settings:
-        folder.note_results({_label(split, protocol, ask): report})
+        folder.note_results({_label(split, ask): report})
     show(report, as_json=as_json)
 
 
@@ -79,13 +99,31 @@ class Asking:
         if stride is not None and window is None:
             raise UserError("--stride needs --window")
         self.protocol, self.window = protocol, window
+        self.cache: CacheConfig | None = None
         self.stride = stride if stride is not None or window is None else max(1, window // 2)
+
+    def use(self, cache: CacheConfig) -> None:
+        """Put a cache beside the model."""
+        if self.window is not None:
+            raise UserError("--cache remembers carried streams; leave --window out")
+        self.cache = cache
 
     def answer(
         self, model: LanguageModel, text: Split, hardware: Hardware, run: RunConfig
     ) -> Evaluation:
         """Score `text`."""
         batch = run.evaluate.batch
+        if self.cache is not None:
+            return cached(
+                model,
+                text,
+                hardware,
+                self.cache,
+                batch=batch,
+                segment=run.evaluate.segment,
+                protocol=self.protocol,
+                progress=True,
+            )
         if self.window is None or self.stride is None:
             return carried(
                 model,
@@ -113,8 +151,7 @@ def _reading(run: RunConfig, batch: int | None, segment: int | None) -> Any:
     return replace(e, batch=batch or e.batch, segment=segment or e.segment)
 
 
-def _text(run: RunConfig, source: Path | None, name: str, protocol: str, size: int | None) -> Split:
-    tokens = prepare(run.data, source)
+def _text(tokens: Tokens, name: str, protocol: str, size: int | None) -> Split:
     split = tokens.split(name)
     if size is not None:
         split = first_bytes(split, size, tokens.vocab)
@@ -171,10 +208,12 @@ def _context(model: LanguageModel, text: Split, hardware: Hardware, length: int)
     }
 
 
-def _label(split: str, protocol: str, ask: Asking) -> str:
+def _label(split: str, ask: Asking) -> str:
     words = [split]
-    if protocol != "bytes":
-        words.append(protocol)
+    if ask.protocol != "bytes":
+        words.append(ask.protocol)
     if ask.window is not None:
         words.append(f"window {ask.window} stride {ask.stride}")
+    if (c := ask.cache) is not None:
+        words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
     return ", ".join(words)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sparing.cli.options import Json, Settings, show
+from sparing.config import described
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
@@ -28,15 +29,20 @@ def info(
     name: Annotated[str, typer.Argument(metavar="RECIPE-or-RUN")],
     settings: Settings = None,
     as_json: Json = False,
-    full: Annotated[bool, typer.Option("--config", help="Print every setting too.")] = False,
+    full: Annotated[
+        bool, typer.Option("--config", help="Every setting, with what it means.")
+    ] = False,
 ) -> None:
     """Parameters, FLOPs per byte, state size, provenance."""
     run, extra = _find(name)
     run = with_settings(run, settings or [])
     report = _prices(run) | extra
-    if full:
+    if full and as_json:
         report["config"] = to_json(run)
     show(report, as_json=as_json)
+    if full and not as_json:
+        for path, value, note in described(run):
+            typer.echo(f"\n{path}={_written(value)}\n    {note}")
 
 
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
@@ -50,6 +56,13 @@ def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
 
 def _has(path: Path, key: str) -> bool:
     return is_run(path) and (path / f"{key}.json").is_file()
+
+
+def _written(value: Any) -> str:
+    """As `--set` reads it."""
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value) or "()"
+    return str(value)
 
 
 def _prices(run: RunConfig) -> dict[str, Any]:

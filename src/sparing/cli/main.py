@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = command.main(args=words, prog_name="sparing", standalone_mode=False)
     except Exception as problem:
+        if type(problem).__name__ == "NoArgsIsHelpError":
+            typer.echo(str(problem))
+            return 0
         sentence = _sentence(problem)
         if "--debug" in words or sentence is None:
             raise

@@ -31,9 +31,9 @@ def show(data: dict[str, Any], *, as_json: bool) -> None:
 
 def _words(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.4f}"
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4f}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, dict):
         return ", ".join(f"{name} {_words(each)}" for name, each in value.items())
-    return str(value)
+    return " ".join(str(value).split())

@@ -11,7 +11,7 @@ import typer
 
 from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json, Source
-from sparing.data.tokens import Split, prepare, tokens_from_text
+from sparing.data.tokens import Split, tokens_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
@@ -21,7 +21,7 @@ from sparing.plot.figure import new_figure, save, target
 from sparing.plot.focus import draw_focus, draw_memory_use, look
 from sparing.plot.series import XAxis, origin, read_diaries, short_names
 from sparing.plot.spans import draw_course, draw_spans, head_windows
-from sparing.runs.folder import RunFolder, load_model, open_run
+from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 
 What = Literal["curves", "focus", "context", "spans"]
 QUERIES = 128
@@ -171,11 +171,7 @@ def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool)
 
 
 def _valid(folder: RunFolder, source: Path | None) -> Split:
-    config = folder.config().data
-    tokens = prepare(config, source)
-    if tokens.vocab.to_json() != folder.vocab().to_json():
-        raise UserError(f"{config.corpus} has another vocabulary now than run {folder.path} had")
-    return tokens.split("valid")
+    return prepare_for_run(folder, folder.config().data, source).split("valid")
 
 
 def _report(written: Sequence[Path], *, as_json: bool) -> None:

@@ -21,7 +21,7 @@ def score(
         "-"
     ),
     text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
-    per_token: Annotated[bool, typer.Option("--per-token", help="Every token's bits.")] = False,
+    per_token: Annotated[bool, typer.Option("--per-token", help="Every token's nats.")] = False,
     ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Take the file as one text.")] = False,
     checkpoint: CheckpointName = None,

@@ -13,6 +13,7 @@ from sparing.runs.folder import open_run
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
+from sparing.train.clock import process_age_s
 
 
 def train(
@@ -37,7 +38,12 @@ def train(
     path = out or _default_path(name, resume=resume)
     run = _settled(_base(name, path, resume=resume), settings or [], minutes, corpus)
     options = TrainOptions(
-        device=device, resume=resume, checkpoint=checkpoint, source=source, progress=not quiet
+        device=device,
+        resume=resume,
+        checkpoint=checkpoint,
+        source=source,
+        progress=not quiet,
+        head_start_s=process_age_s(),
     )
     signal = train_run(run, path, options)
     if signal:

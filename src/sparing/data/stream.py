@@ -20,7 +20,7 @@ IGNORED = -1
 """Target of a position past the end of its lane: it costs nothing and is not counted."""
 
 SHORTEST = 5
-"""Of the randomised lengths, and their standard deviation."""
+"""Of the randomised lengths."""
 
 
 class Cursor(NamedTuple):
@@ -53,9 +53,15 @@ class StreamConfig:
     batch: int
     """Lanes read side by side."""
     segment: int
-    """Tokens per lane and step; the most of them where lengths are randomised."""
+    """Tokens per lane and step; about as many where lengths are randomised."""
     randomised: bool = False
     """Draw each length as SHA-RNN does: near the segment, one in twenty near half of it."""
+    length_std: float = 5.0
+    """Standard deviation of the randomised lengths."""
+    halved: float = 0.05
+    """Share of the randomised lengths that lie near half the segment."""
+    longest: int | None = None
+    """The most tokens of a randomised segment; none: `segment`."""
     seed: int = 0
     """Of the randomised lengths."""
 
@@ -99,7 +105,7 @@ class Stream:
         """Exact for fixed lengths, expected for randomised ones."""
         if not self.config.randomised:
             return -(-self._longest // self.config.segment)
-        lengths = _lengths(np.random.default_rng(0), self.config.segment, 10_000)
+        lengths = _lengths(np.random.default_rng(0), self.config, 10_000)
         return round(self._longest / float(lengths.mean())) or 1
 
     def segments(self) -> Iterator[Segment]:
@@ -159,14 +165,16 @@ class Stream:
         if not self.config.randomised:
             return self.config.segment
         random = np.random.default_rng((self.config.seed, cursor.epoch, cursor.index))
-        return int(_lengths(random, self.config.segment, 1)[0])
+        return int(_lengths(random, self.config, 1)[0])
 
 
-def _lengths(random: np.random.Generator, segment: int, count: int) -> npt.NDArray[np.int64]:
-    """SHA-RNN's lengths: about the segment, or (one in twenty) about half of it."""
-    base = np.where(random.random(count) < 0.95, segment, segment / 2)
-    drawn = random.normal(base, SHORTEST).astype(np.int64)
-    return np.minimum(segment, np.maximum(SHORTEST, drawn))
+def _lengths(
+    random: np.random.Generator, config: StreamConfig, count: int
+) -> npt.NDArray[np.int64]:
+    """Lengths of AWD-LSTM and SHA-RNN: about the segment, or (rarely) about half of it."""
+    base = np.where(random.random(count) < 1 - config.halved, config.segment, config.segment / 2)
+    drawn = random.normal(base, config.length_std).astype(np.int64)
+    return np.minimum(config.longest or config.segment, np.maximum(SHORTEST, drawn))
 
 
 def _refuse_small(tokens: int, config: StreamConfig) -> None:

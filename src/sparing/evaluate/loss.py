@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.window import Window, measuring, on_device, read, sliding
 from sparing.models.api import LanguageModel, Output
+
+Charge = Callable[[Tensor, Tensor], Tensor]
+"""Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +84,13 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     segment: int = 1024,
     protocol: str = "bytes",
     progress: bool = False,
+    charge: Charge | None = None,
 ) -> Evaluation:
-    """Read the split as `batch` contiguous streams, carrying the state from segment to segment."""
+    """Read the split as `batch` contiguous streams, carrying the state from segment to segment.
+
+    `charge` says what a target costs at a hidden vector; the model's head by default.
+    """
+    charge = charge or model.head.nats
     tokens = _tokens(split)
     if min(batch, segment) < 1:
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
@@ -94,7 +102,7 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
         for piece in prefetch(Stream(split, config).one_epoch(), hardware.device):
             out: Output = model(piece.inputs_BT, state)
             state = out.state
-            total += model.head.nats(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
+            total += charge(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
             bar.update(piece.count)
         loss_nats = total.item()
     return Evaluation(

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel
+from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
+from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
@@ -17,6 +19,8 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "adaptive_span": Family(AdaptiveSpanConfig, AdaptiveSpanTransformer),
+    "awd_lstm": Family(AWDLSTMConfig, AWDLSTM),
+    "mlstm": Family(MLSTMConfig, MLSTM),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
     "transformer_xl": Family(TransformerXLConfig, TransformerXL),
 }

@@ -91,9 +91,7 @@ class AdaptiveSpanConfig:
         if not 0 <= self.span_start <= 1:
             raise ValueError(f"span_start is a ratio between 0 and 1, not {self.span_start}")
         if self.span == "expire" and (self.persistent or not 0 < self.span_start < 1):
-            raise ValueError(
-                "span=expire needs span_start between 0 and 1, no persistent vectors"
-            )
+            raise ValueError("span=expire needs span_start between 0 and 1, no persistent vectors")
         if self.positions is not None and (self.positions < 1 or self.span != "expire"):
             raise ValueError("positions are for span=expire, and at least 1")
 

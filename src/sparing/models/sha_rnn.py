@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.attention import SingleHeadAttention, compute_dtype
+from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.gate import GateKind
 from sparing.nn.head import SoftmaxHead
@@ -80,7 +81,7 @@ class Attend(nn.Module):
         self.attention = SingleHeadAttention(
             c.dim, dropout=c.dropout_hidden, gate=c.gate, bias=c.bias
         )
-        self.dropout = nn.Dropout(c.dropout_hidden)
+        self.dropout = Dropout(c.dropout_hidden)
 
     def forward(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
         """The stream after attention, and `memory` followed by this segment's own entries."""
@@ -129,7 +130,7 @@ class Expand(nn.Module):
         self.norm_input = _norm(c.dim)
         self.norm_skip = _norm(c.dim) if c.boom_norm == "twin" and c.skip == "normed" else None
         self.boom = Boom(c.dim, c.boom_dim, dropout=c.dropout_hidden, form=c.gelu, bias=c.bias)
-        self.dropout = nn.Dropout(c.dropout_hidden)
+        self.dropout = Dropout(c.dropout_hidden)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """Shape is kept."""
@@ -149,7 +150,7 @@ class Block(nn.Module):
         self.residual = c.residual
         self.norm = _norm(c.dim)
         self.core = CORES[c.core](c.dim)
-        self.dropout = nn.Dropout(c.dropout_hidden)
+        self.dropout = Dropout(c.dropout_hidden)
         self.attend = Attend(c) if attends else None
         self.expand = Expand(c)
 
@@ -185,8 +186,8 @@ class SHARNN(LanguageModel):
             Block(config, attends=layer in config.attention_at) for layer in range(config.depth)
         )
         self.head = SoftmaxHead(_table(self.embedding), bias=config.bias)
-        self.dropout_input = nn.Dropout(config.dropout_input)
-        self.dropout_output = nn.Dropout(config.dropout_output)
+        self.dropout_input = Dropout(config.dropout_input)
+        self.dropout_output = Dropout(config.dropout_output)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

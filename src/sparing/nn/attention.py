@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.dropout import Dropout
 from sparing.nn.gate import GateKind, SigmoidGate, collapsed, value_gate
 from sparing.ops.single_head_attention import single_head_attention
 from sparing.ops.single_head_attention.reference import attention_weights
@@ -22,11 +23,11 @@ class SingleHeadAttention(nn.Module):
         self.query_norm = nn.LayerNorm(dim, eps=1e-12)
         self.query_gate, self.key_gate = SigmoidGate(dim), SigmoidGate(dim)
         self.value_gate = value_gate(gate, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, source_BTD: Tensor, keys_BSD: Tensor, values_BSD: Tensor) -> Tensor:
         """Attend from `source`; the last T keys are its own positions."""
-        rate = self.dropout.p if self.training else 0.0
+        rate = self.dropout.rate if self.training else 0.0
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         values_BSD = self.dropout(values_BSD)
         mixed_BTD = single_head_attention(query_BTD, keys_BSD, values_BSD, dropout=rate)

@@ -2,16 +2,14 @@
 
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.nn.dropout import Dropout
+
 Gelu = Literal["sigmoid", "erf"]
-
-
-def gelu(x: Tensor, form: Gelu) -> Tensor:
-    """GELU; `sigmoid` is the approximation x * sigmoid(1.702 x) that SHA-RNN was trained with."""
-    return x * torch.sigmoid(1.702 * x) if form == "sigmoid" else F.gelu(x)
+SIGMOID_GELU = 1.702
+"""GELU is about x * sigmoid(1.702 x): the form SHA-RNN was trained with."""
 
 
 class Boom(nn.Module):
@@ -25,9 +23,17 @@ class Boom(nn.Module):
             raise ValueError(f"boom_dim {boom_dim} must be a multiple of dim {dim}")
         self.dim, self.form = dim, form
         self.widen = nn.Linear(dim, boom_dim, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """Shape is kept."""
-        wide_BTF: Tensor = self.dropout(gelu(self.widen(hidden_BTD), self.form))
-        return wide_BTF.view(*hidden_BTD.shape[:-1], -1, self.dim).sum(-2)
+        wide_BTF: Tensor = self.widen(hidden_BTD)
+        if self.form == "erf":
+            return self._fold(F.gelu(wide_BTF))
+        # x sigmoid(a x) = silu(a x) / a: one fused kernel each way over the widest tensor, and the
+        # division waits until it is narrow.
+        return self._fold(F.silu(SIGMOID_GELU * wide_BTF)) / SIGMOID_GELU
+
+    def _fold(self, wide_BTF: Tensor) -> Tensor:
+        dropped_BTF: Tensor = self.dropout(wide_BTF)
+        return dropped_BTF.view(*wide_BTF.shape[:-1], -1, self.dim).sum(-2)

@@ -3,8 +3,10 @@
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.ops.dropout import dropout
 from sparing.ops.gated_scan import gated_scan
 
 CoreKind = Literal["lstm", "gru", "qrnn"]
@@ -12,25 +14,50 @@ CoreState = tuple[Tensor, ...]
 
 
 class LSTMCore(nn.Module):
-    """One `nn.LSTM` layer. One layer per call is what cuDNN's persistent kernel asks for."""
+    """One `nn.LSTM` layer. One layer per call is what cuDNN's persistent kernel asks for.
 
-    state_names = ("hidden", "cell")
+    `weight_drop` zeroes that share of the hidden-to-hidden weights in training, the same ones for
+    every position and lane of a segment (DropConnect, arXiv:1708.02182).
+    """
 
-    def __init__(self, dim: int) -> None:
+    state_names: tuple[str, ...] = ("hidden", "cell")
+
+    def __init__(self, dim: int, input_dim: int | None = None, *, weight_drop: float = 0.0) -> None:
         super().__init__()
-        self.cell = nn.LSTM(dim, dim, batch_first=True)
+        self.cell = nn.LSTM(input_dim or dim, dim, batch_first=True)
+        self.weight_drop = weight_drop
+        self.state_dims = (dim, dim)
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
         hidden_1BD, cell_1BD = (tensor.unsqueeze(0).contiguous() for tensor in state)
-        y_BTD, (hidden_1BD, cell_1BD) = self.cell(x_BTD, (hidden_1BD, cell_1BD))
+        if self.training and self.weight_drop:
+            y_BTD, hidden_1BD, cell_1BD = self._dropped(x_BTD, hidden_1BD, cell_1BD)
+        else:
+            y_BTD, (hidden_1BD, cell_1BD) = self.cell(x_BTD, (hidden_1BD, cell_1BD))
         return y_BTD, (hidden_1BD.squeeze(0), cell_1BD.squeeze(0))
+
+    def _dropped(self, x_BTD: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same kernel called with weights of this segment; the module's own stay untouched."""
+        w_input, w_hidden, *biases = self.cell.all_weights[0]
+        weights = _in_one_piece([w_input, dropout(w_hidden, self.weight_drop), *biases])
+        # With biases, one layer, no dropout between layers, training, one direction, batch first.
+        return torch.lstm(x_BTD, state, weights, True, 1, 0.0, True, False, True)
+
+
+def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
+    """On a GPU, views of one tensor in cuDNN's order: it would copy them itself, and complain."""
+    if not weights[0].is_cuda:
+        return weights
+    whole = torch.cat([weight.flatten() for weight in weights])
+    pieces = torch.split(whole, [weight.numel() for weight in weights])
+    return [piece.view_as(weight) for piece, weight in zip(pieces, weights, strict=True)]
 
 
 class GRUCore(nn.Module):
     """One `nn.GRU` layer."""
 
-    state_names = ("hidden",)
+    state_names: tuple[str, ...] = ("hidden",)
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -43,22 +70,55 @@ class GRUCore(nn.Module):
 
 
 class QRNNCore(nn.Module):
-    """Quasi-recurrent layer with fo-pooling and a window of two inputs (arXiv:1611.01576)."""
+    """Quasi-recurrent layer with fo-pooling over a window of one or two inputs (arXiv:1611.01576).
 
-    state_names = ("cell", "input")
+    Zoneout makes that share of cells stay as they are. `weight_drop` acts on the one matrix there
+    is.
+    """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(
+        self,
+        dim: int,
+        input_dim: int | None = None,
+        *,
+        window: int = 2,
+        zoneout: float = 0.0,
+        weight_drop: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.gates = nn.Linear(2 * dim, 3 * dim)
+        if window not in (1, 2):
+            raise ValueError(f"a QRNN's window must be 1 or 2, not {window}")
+        input_dim = input_dim or dim
+        self.window, self.zoneout, self.weight_drop = window, zoneout, weight_drop
+        self.gates = nn.Linear(window * input_dim, 3 * dim)
+        self.state_names: tuple[str, ...] = ("cell", "input")[:window]
+        self.state_dims = (dim, input_dim)[:window]
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
-        cell_BD, last_BD = state
-        earlier_BTD = torch.cat([last_BD.to(x_BTD.dtype)[:, None], x_BTD[:, :-1]], dim=1)
-        gates = self.gates(torch.cat([earlier_BTD, x_BTD], dim=-1)).chunk(3, dim=-1)
-        candidate_BTD, forget_BTD = torch.tanh(gates[0]), torch.sigmoid(gates[1])
-        cells_BTD = gated_scan(forget_BTD, candidate_BTD, cell_BD.to(candidate_BTD.dtype))
-        return torch.sigmoid(gates[2]) * cells_BTD, (cells_BTD[:, -1], x_BTD[:, -1])
+        weight = dropout(self.gates.weight, self.weight_drop if self.training else 0.0)
+        gates = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
+        # Small shares of the candidate would be lost in a cell of 16 bits.
+        wide = torch.promote_types(gates.dtype, torch.float32)
+        candidate, forget, output = gates.to(wide).chunk(3, dim=-1)
+        forget_BTD = self._zoned_out(torch.sigmoid(forget))
+        cells_BTD = gated_scan(forget_BTD, torch.tanh(candidate), state[0].to(wide))
+        y_BTD = (torch.sigmoid(output) * cells_BTD).to(gates.dtype)
+        return y_BTD, (cells_BTD[:, -1], x_BTD[:, -1])[: self.window]
+
+    def _windows(self, x_BTD: Tensor, state: CoreState) -> Tensor:
+        if self.window == 1:
+            return x_BTD
+        earlier_BTD = torch.cat([state[1].to(x_BTD.dtype)[:, None], x_BTD[:, :-1]], dim=1)
+        return torch.cat([earlier_BTD, x_BTD], dim=-1)
+
+    def _zoned_out(self, forget_BTD: Tensor) -> Tensor:
+        if self.zoneout == 0:
+            return forget_BTD
+        if self.training:
+            stays_BTD = torch.empty_like(forget_BTD).bernoulli_(self.zoneout)
+            return torch.maximum(forget_BTD, stays_BTD)
+        return 1 - (1 - forget_BTD) * (1 - self.zoneout)
 
 
 Core = LSTMCore | GRUCore | QRNNCore

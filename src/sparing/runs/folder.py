@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import files
+from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.data.vocab import Vocab, vocab_from_json
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -14,7 +15,7 @@ from sparing.runs import config as run_config
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.train import checkpoint
-from sparing.train.loop import load_model_tensors
+from sparing.train.capture import load_model_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,17 @@ class RunFolder:
         """The vocabulary the run was trained with."""
         return vocab_from_json(self.read("vocab"))
 
+    def checkpoint(self, name: str | None = None) -> str:
+        """The checkpoint meant: the one named, else the best, else the last."""
+        if name is not None:
+            return name
+        return "best" if checkpoint.exists(self.checkpoints, "best") else "last"
+
+    def step(self, name: str) -> int:
+        """The step at which a checkpoint was written."""
+        path = checkpoint.located(self.checkpoints, name)
+        return int(files.read_json((path or self.checkpoints) / checkpoint.CURSOR)["step"])
+
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add figures to results.json."""
         old = self.read("results") if (self.path / "results.json").exists() else {}
@@ -70,6 +82,16 @@ def create(path: Path, run: RunConfig, vocab: Vocab, provenance: Mapping[str, An
     folder.write("vocab", vocab.to_json())
     folder.write("config", run_config.to_json(run))
     return folder
+
+
+def prepare_for_run(
+    folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
+) -> Tokens:
+    """A corpus as the run's own vocabulary reads it; refused where it now has another."""
+    tokens = prepare(data, source, progress=progress)
+    if tokens.vocab.to_json() != folder.vocab().to_json():
+        raise UserError(f"{data.corpus} has another vocabulary now than run {folder.path} had")
+    return tokens
 
 
 def is_run(path: Path) -> bool:
@@ -88,14 +110,9 @@ def open_run(path: Path) -> RunFolder:
 def load_model(
     folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
 ) -> LanguageModel:
-    """The trained model, ready to evaluate; `run` may differ in what weights do not depend on.
-
-    Takes the best checkpoint unless another is named, or the last where there is no best yet.
-    """
-    if name is None:
-        name = "best" if checkpoint.exists(folder.checkpoints, "best") else "last"
+    """The trained model, ready to evaluate; `run` may differ in what weights do not depend on."""
     stored = folder.config()
-    loaded = checkpoint.load(folder.checkpoints, name, stored.identity())
+    loaded = checkpoint.load(folder.checkpoints, folder.checkpoint(name), stored.identity())
     model = build_model(run or stored)
     load_model_tensors(model, loaded.tensors["model"])
     return model.to(hardware.device).eval()

@@ -21,8 +21,9 @@ from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create, is_run
 from sparing.runs.recipes import recipe
 from sparing.train import checkpoint
+from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.loop import Progress, model_tensors
+from sparing.train.training import Progress
 
 STEPS = 1000
 """Updates in one of the original's iterations."""

@@ -16,15 +16,17 @@ from sparing.files import locked
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig, for_vocab, to_json
-from sparing.runs.folder import RunFolder, create, is_run, open_run
+from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
+from sparing.train.capture import capture, restore, resumable, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.journal import Journal
-from sparing.train.loop import Desk, Training, capture, fit, restore, resumable, second_pass
+from sparing.train.loop import fit
 from sparing.train.optim import build_optimizer
 from sparing.train.progress import Bar
 from sparing.train.scale import LossScale
+from sparing.train.training import Desk, Training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,8 @@ class TrainOptions:
     source: Path | None = None
     """Local copy of the corpus."""
     progress: bool = True
+    head_start_s: float = 0.0
+    """Time the process has already spent; it counts against a budget in minutes."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
@@ -46,10 +50,11 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         raise UserError(f"{path} already holds a run; add --resume to go on, or change --out")
     if options.resume and not is_run(path):
         raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
-    tokens = prepare(run.data, options.source, progress=options.progress)
+    tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
     device.seed_everything(run.train.seed)
     training = _training(run, tokens, hardware)
+    training.head_start_s = options.head_start_s
     with locked(path):
         folder = _start(run, path, training, tokens, options)
         desk = _desk(run, folder, tokens, hardware, options)
@@ -63,6 +68,12 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     return signal
 
 
+def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
+    if not options.resume:
+        return prepare(run.data, options.source, progress=options.progress)
+    return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
+
+
 def _start(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> RunFolder:
@@ -72,6 +83,7 @@ def _start(
         return create(path, run, tokens.vocab, record)
     folder = open_run(path)
     before = folder.config()
+    _refuse_other_lanes(before, run)
     if checkpoint.exists(folder.checkpoints, options.checkpoint):
         saved = checkpoint.load(folder.checkpoints, options.checkpoint, run.identity())
         changed = before.optim != run.optim or before.schedule != run.schedule
@@ -85,10 +97,22 @@ def _start(
         training.stream = _stream(run, tokens, training.progress.cursor)
     journal.rewind(folder.metrics, training.progress.step)
     if before != run:
-        record["resumed_with"] = differences(before, run)
+        record["changed"] = differences(before, run)
         folder.write("config", to_json(run))
-    folder.write("provenance", record)
+    first = folder.read("provenance")
+    folder.write("provenance", {**first, "resumed": [*first.get("resumed", []), record]})
     return folder
+
+
+def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
+    """What the carried state and the stream's position belong to cannot change under way."""
+    fixed = [
+        difference
+        for difference in differences(before, run)
+        if difference.startswith(("train.batch:", "data."))
+    ]
+    if fixed:
+        raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
 
 
 def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
@@ -108,7 +132,15 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
 
 def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
     t = run.train
-    settings = StreamConfig(batch=t.batch, segment=t.segment, randomised=t.randomised, seed=t.seed)
+    settings = StreamConfig(
+        batch=t.batch,
+        segment=t.segment,
+        randomised=t.randomised,
+        length_std=t.length_std,
+        halved=t.halved,
+        longest=t.longest,
+        seed=t.seed,
+    )
     stream = Stream(tokens.split("train"), settings, cursor=cursor)
     # Too small a text is refused here, before anything is written.
     stream.segments()
@@ -141,7 +173,9 @@ def _judge(
     if run.train.evaluate_bytes is not None:
         split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
     e = run.evaluate
-    return carried(model, split, hardware, batch=e.batch, segment=e.segment).to_json()
+    protocol = "bytes" if run.data.newlines else "no-newlines"
+    result = carried(model, split, hardware, batch=e.batch, segment=e.segment, protocol=protocol)
+    return result.to_json()
 
 
 def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
@@ -157,5 +191,5 @@ def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
             "tokens_per_s": p.tokens / max(p.elapsed_s, 1e-9),
             "peak_bytes": training.hardware.peak_bytes(),
         },
-        "valid": best,
+        "best_valid": best,
     }

@@ -35,6 +35,7 @@ class Checkpoint:
 
 def save(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write `checkpoint` as `folder/name`; the one it replaces stays as `previous`."""
+    _mend(folder, name)
     incoming = folder / f"incoming-{name}"
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
@@ -62,10 +63,9 @@ def load(folder: Path, name: str, identity: Mapping[str, Any], device: str = "cp
 
 def verified(folder: Path, name: str, identity: Mapping[str, Any]) -> Path:
     """The path of a checkpoint whose every file is as it was written."""
-    _mend(folder, name)
-    path = folder / name
-    if not path.is_dir():
-        raise UserError(f"there is no checkpoint {path}{_others(folder)}")
+    path = located(folder, name)
+    if path is None:
+        raise UserError(f"there is no checkpoint {folder / name}{_others(folder)}")
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path / MANIFEST} is not a checkpoint manifest of format {FORMAT}")
@@ -79,9 +79,18 @@ def verified(folder: Path, name: str, identity: Mapping[str, Any]) -> Path:
 
 
 def exists(folder: Path, name: str = "last") -> bool:
-    """Whether a checkpoint of that name can be looked for."""
-    _mend(folder, name)
-    return (folder / name).is_dir()
+    """Whether there is a checkpoint of that name."""
+    return located(folder, name) is not None
+
+
+def located(folder: Path, name: str) -> Path | None:
+    """Where a checkpoint lies: under its name, or where a kill between two renames left it."""
+    if (folder / name).is_dir():
+        return folder / name
+    if (folder / f"incoming-{name}" / MANIFEST).is_file():
+        return folder / f"incoming-{name}"
+    retired = folder / f"retired-{name}"
+    return retired if retired.is_dir() else None
 
 
 def _swap_in(folder: Path, name: str, incoming: Path) -> None:
@@ -102,14 +111,10 @@ def _swap_in(folder: Path, name: str, incoming: Path) -> None:
 
 
 def _mend(folder: Path, name: str) -> None:
-    """Finish a swap that a kill interrupted between its two renames."""
-    current, incoming = folder / name, folder / f"incoming-{name}"
-    if current.is_dir():
-        return
-    if (incoming / MANIFEST).is_file():
-        incoming.rename(current)
-    elif (folder / f"retired-{name}").is_dir():
-        (folder / f"retired-{name}").rename(current)
+    """Finish a swap that a kill interrupted; only the run's owner may, readers use `located`."""
+    found = located(folder, name)
+    if found is not None and found != folder / name:
+        found.rename(folder / name)
 
 
 def _checksum(path: Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Wall-clock time of a run, counted from the start of the process: imports and compilation too."""
+"""Wall-clock time of a run."""
 
 import os
 import time
@@ -15,10 +15,10 @@ def process_age_s() -> float:
 
 
 class Clock:
-    """Elapsed time of a run, over all its processes."""
+    """Elapsed time of a run, over all its processes: `before_s` and the time since now."""
 
     def __init__(self, before_s: float) -> None:
-        self._zero = time.perf_counter() - before_s - process_age_s()
+        self._zero = time.perf_counter() - before_s
 
     def elapsed_s(self) -> float:
         """Seconds spent on the run so far."""

@@ -15,6 +15,14 @@ class TrainConfig:
     """Tokens per lane and step; gradients do not reach further back."""
     randomised: bool = False
     """Draw each segment's length as SHA-RNN does, instead of always taking `segment`."""
+    length_std: float = 5.0
+    """Standard deviation of the randomised lengths."""
+    halved: float = 0.05
+    """Share of the randomised lengths that lie near half of `segment`."""
+    longest: int | None = None
+    """The most tokens of a randomised segment; none: `segment`."""
+    lr_by_length: bool = False
+    """Multiply the learning rate of each step by its segment's length over `segment`."""
     batch_split: int = 1
     """Pieces the batch is cut into to save memory; the update is the same."""
     steps: int | None = None
@@ -48,6 +56,10 @@ class TrainConfig:
         for name in ("steps", "epochs", "minutes"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"train.{name} must be positive, not {getattr(self, name)}")
+        if not 0 <= self.halved <= 1 or not 0 <= self.length_std < float("inf"):
+            raise ValueError("train.halved must be a share, train.length_std not negative")
+        if self.longest is not None and self.longest < 1:
+            raise ValueError(f"train.longest must be at least 1, not {self.longest}")
         if self.batch % self.batch_split:
             raise ValueError(f"train.batch_split {self.batch_split} must divide {self.batch}")
         if self.steps is None and self.epochs is None and self.minutes is None:

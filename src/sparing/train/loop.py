@@ -1,84 +1,29 @@
 """The one training loop, in plain sight."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from sparing import units
 from sparing.data.prefetch import prefetch
-from sparing.data.stream import Cursor, Segment, Stream
-from sparing.device import Hardware
+from sparing.data.stream import Segment
 from sparing.errors import UserError
-from sparing.models.api import LanguageModel, State, joined, lanes
-from sparing.train.checkpoint import Checkpoint
+from sparing.models.api import State, joined, lanes
+from sparing.train.capture import capture, capture_weights, restore_weights
 from sparing.train.clock import Clock
 from sparing.train.config import TrainConfig
-from sparing.train.journal import Journal
-from sparing.train.optim import OptimizerSet, clip_
-from sparing.train.progress import Bar
-from sparing.train.scale import LossScale
+from sparing.train.optim import clip_
 from sparing.train.schedule import ScheduleConfig, factor
 from sparing.train.stopping import stopping
+from sparing.train.training import Desk, Progress, Training
 
 ROLLBACKS = 5
 """A run that has gone back this often is not going to recover."""
 
 
-@dataclass(slots=True)
-class Progress:
-    """Everything about a run's position that is a plain number."""
-
-    step: int = 0
-    tokens: int = 0
-    elapsed_s: float = 0.0
-    best_nats: float | None = None
-    """Best valid loss per token so far."""
-    pending_nats: float = 0.0
-    """Loss of the `pending_tokens` seen since the last entry of the journal."""
-    pending_tokens: int = 0
-    logged_s: float = 0.0
-    judged_step: int = -1
-    rollbacks: int = 0
-    pass_step: int = 0
-    """Where the present pass began: its schedule counts from here."""
-    pass_share: float = 0.0
-    cursor: Cursor = field(default_factory=Cursor)
-
-
-@dataclass(slots=True)
-class Training:
-    """What changes while a run goes on."""
-
-    model: LanguageModel
-    optimizer: OptimizerSet
-    stream: Stream
-    hardware: Hardware
-    scale: LossScale
-    state: State
-    clip: float = 0.0
-    bytes_per_token: float = 1.0
-    progress: Progress = field(default_factory=Progress)
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """Where a run writes, and who judges it."""
-
-    journal: Journal
-    bar: Bar
-    save: Callable[[str, Checkpoint], None]
-    load: Callable[[str], Checkpoint | None]
-    judge: Callable[[LanguageModel], dict[str, Any]]
-    """Loss on the valid split; holds at least `nats_per_token` and `bits_per_byte`."""
-
-
 def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk) -> int:
     """Train until the budget is spent (returns 0) or a signal asks to stop (returns its number)."""
-    p, clock, bad = run.progress, Clock(run.progress.elapsed_s), 0
+    p, clock, bad = run.progress, Clock(run.progress.elapsed_s + run.head_start_s), 0
     segments = prefetch(run.stream.segments(), run.hardware.device)
     run.model.train()
     with stopping() as stop:
@@ -86,7 +31,8 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             segment = next(segments)
             if segment.fresh:
                 run.state = run.model.initial_state(segment.inputs_BT.size(0))
-            run.optimizer.scale_lr(rate(p, schedule, share))
+            by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
+            run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             nats, norm, state = backward(run, segment, config.batch_split)
             sound = math.isfinite(nats) and math.isfinite(norm)
             if sound:
@@ -167,6 +113,7 @@ def skipped(run: Training, desk: Desk, nats: float) -> int:
     """Report a step without an update; 1 if it counts as bad, 0 for an overflow of the scale."""
     step = run.progress.step + 1
     if math.isfinite(nats) and not run.scale.exhausted:
+        desk.journal.note("event", step, what="gradients overflowed; scale halved, step skipped")
         return 0
     what = "loss is not finite" if not math.isfinite(nats) else "gradients are not finite"
     desk.journal.note("event", step, what=f"{what}; step skipped")
@@ -211,7 +158,7 @@ def log(run: Training, desk: Desk, norm: float) -> None:
         nats_per_token=mean,
         bits_per_byte=bits,
         lr=run.optimizer.lr,
-        grad_norm=norm,
+        grad_norm=norm if math.isfinite(norm) else None,
         loss_scale=run.scale.value,
         **run.model.telemetry(),
         elapsed_s=p.elapsed_s,
@@ -234,93 +181,22 @@ def judge(run: Training, desk: Desk) -> None:
     if p.judged_step == p.step:
         return
     p.judged_step = p.step
-    result = desk.judge(run.model)
-    measured = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
-    place = {"tokens": p.tokens, "elapsed_s": p.elapsed_s}
-    desk.journal.note("valid", p.step, **{**result, **measured, **place})
-    desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
-    if p.best_nats is None or result["nats_per_token"] < p.best_nats:
-        p.best_nats = result["nats_per_token"]
-        weights = {"model": model_tensors(run.model)}
-        desk.save("best", Checkpoint(weights, capture(run).cursor))
+    with run.optimizer.averaged():
+        result = desk.judge(run.model)
+        if result["nats_per_token"] is None:
+            desk.journal.note("event", p.step, what="valid loss is not finite")
+            return
+        measured = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
+        place = {"tokens": p.tokens, "elapsed_s": p.elapsed_s}
+        desk.journal.note("valid", p.step, **{**result, **measured, **place})
+        desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
+        if p.best_nats is None or result["nats_per_token"] < p.best_nats:
+            p.best_nats = result["nats_per_token"]
+            desk.save("best", capture_weights(run))
+    run.optimizer.judged(result["nats_per_token"])
 
 
 def save(run: Training, desk: Desk) -> None:
     """Write the `last` checkpoint; the journal's lines before it reach the disk first."""
     desk.journal.sync()
     desk.save("last", capture(run))
-
-
-def capture(run: Training) -> Checkpoint:
-    """Everything the next process needs to go on with the same numbers."""
-    state = {f"state.{name}": tensor for name, tensor in run.state.items()}
-    state["rng.cpu"] = torch.get_rng_state()
-    if run.hardware.device.type == "cuda":
-        state["rng.cuda"] = torch.cuda.get_rng_state(run.hardware.device)
-    cursor = asdict(run.progress) | {
-        "cursor": list(run.progress.cursor),
-        "loss_scale": [run.scale.value, run.scale.good_steps],
-    }
-    tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
-    return Checkpoint({**tensors, "state": state}, cursor)
-
-
-def resumable(checkpoint: Checkpoint) -> bool:
-    """Whether a run can go on from it bit for bit; `best` holds weights alone."""
-    return {"optimizer", "state"} <= checkpoint.tensors.keys()
-
-
-def restore(run: Training, checkpoint: Checkpoint) -> None:
-    """The inverse of `capture`."""
-    restore_weights(run, checkpoint)
-    saved, cursor = checkpoint.tensors["state"], dict(checkpoint.cursor)
-    run.scale.value, run.scale.good_steps = cursor.pop("loss_scale")
-    cursor["cursor"] = Cursor(*cursor["cursor"])
-    run.progress = Progress(**cursor)
-    device = run.hardware.device
-    run.state = {
-        name.removeprefix("state."): tensor.to(device)
-        for name, tensor in saved.items()
-        if name.startswith("state.")
-    }
-    torch.set_rng_state(saved["rng.cpu"])
-    if "rng.cuda" in saved and device.type == "cuda":
-        torch.cuda.set_rng_state(saved["rng.cuda"], device)
-
-
-def second_pass(run: Training, checkpoint: Checkpoint) -> None:
-    """Go on with the weights alone: fresh moments, empty state, warm-up anew, text from its start.
-
-    It is what SHA-RNN's second command does to halve the learning rate.
-    """
-    load_model_tensors(run.model, checkpoint.tensors["model"])
-    cursor = dict(checkpoint.cursor)
-    del cursor["loss_scale"]
-    epoch = int(cursor["cursor"][0]) + 1
-    cursor |= {"cursor": Cursor(epoch, 0, 0), "pass_step": cursor["step"], "pass_share": -1.0}
-    run.progress = Progress(**cursor)
-
-
-def restore_weights(run: Training, checkpoint: Checkpoint) -> None:
-    """Model and optimizer only."""
-    load_model_tensors(run.model, checkpoint.tensors["model"])
-    run.optimizer.load_tensors(dict(checkpoint.tensors["optimizer"]))
-
-
-def model_tensors(model: LanguageModel) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each shared tensor once."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-@torch.no_grad()
-def load_model_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `model_tensors`; every tensor must be there and fit."""
-    own = model_tensors(model)
-    if own.keys() != tensors.keys():
-        odd = sorted(own.keys() ^ tensors.keys())[0]
-        raise UserError(f"the checkpoint does not fit the model: {odd} is only in one of them")
-    for name, tensor in own.items():
-        if tensor.shape != tensors[name].shape:
-            shapes = f"{tuple(tensors[name].shape)} there, {tuple(tensor.shape)} here"
-            raise UserError(f"the checkpoint does not fit the model: {name} is {shapes}")
-        tensor.copy_(tensors[name])

@@ -54,6 +54,7 @@ def test_every_trainable_parameter_moves(
 def test_the_named_optimizer_is_built(tiny: Make) -> None:
     kinds = {"lamb": [Lamb], "adam": [Adam], "adamw": [AdamW], "sgd": [SGD], "muon": [Muon, AdamW]}
     kinds["adagrad"] = [Adagrad]
+    kinds |= {"asgd": [SGD], "ntasgd": [SGD]}
     for name in NAMES:
         built = build_optimizer(tiny(), OptimConfig(name=name)).optimizers
         assert [type(optimizer) for optimizer in built] == kinds[name]

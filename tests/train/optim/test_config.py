@@ -20,6 +20,7 @@ from sparing.train.optim import OptimConfig
         ("tensor_clip", -0.1),
         ("weight_decay", -0.1),
         ("momentum", 1.0),
+        ("patience", 0),
         ("betas", (0.9, 1.0)),
         ("betas", (-0.1, 0.9)),
     ],

@@ -2,8 +2,9 @@
 matrix products around a softmax are also the fast way on today's GPUs."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from sparing.ops.dropout import dropout as drop
 
 
 def single_head_attention(
@@ -13,7 +14,7 @@ def single_head_attention(
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     if query_BTD.size(1) > 1:
         scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
-    weights_BTS = F.dropout(torch.softmax(scores_BTS, dim=-1), dropout, training=dropout > 0)
+    weights_BTS = drop(torch.softmax(scores_BTS, dim=-1), dropout)
     return torch.bmm(weights_BTS.to(values_BSD.dtype), values_BSD)
 
 

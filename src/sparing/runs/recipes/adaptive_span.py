@@ -16,6 +16,11 @@ ENWIK8 = DataConfig(corpus="enwik8", vocab="symbols", symbol_order="appearance")
 TEXT8 = DataConfig(corpus="text8", vocab="symbols", symbol_order="appearance")
 
 
+def _dropping(share: float, warmup: int = 32_000) -> ScheduleConfig:
+    """Constant after the warm-up, a tenth of it after that share of the run."""
+    return ScheduleConfig(shape="drops", warmup=warmup, drops=(share,))
+
+
 def enwik8_adaptive_span() -> RunConfig:
     """Adaptive Span with 12 layers and spans up to 8192, the script of the authors.
 
@@ -78,7 +83,7 @@ def enwik8_adaptive_span_large() -> RunConfig:
         recipe="enwik8_adaptive_span_large",
         model=replace(base.model, dim=768, depth=24, ff_dim=4096, dropout=0.4),
         train=replace(base.train, steps=170_000, batch_split=2),
-        schedule=replace(base.schedule, drop_at=150_000),
+        schedule=_dropping(150_000 / 170_000),
     )
 
 
@@ -111,7 +116,7 @@ def text8_adaptive_span_large() -> RunConfig:
         model=replace(base.model, vocab_size=27),
         data=TEXT8,
         train=replace(base.train, steps=270_000),
-        schedule=replace(base.schedule, drop_at=250_000),
+        schedule=_dropping(250_000 / 270_000),
     )
 
 
@@ -127,7 +132,7 @@ def enwik8_all_attention_small() -> RunConfig:
         recipe="enwik8_all_attention_small",
         model=replace(base.model, depth=18, persistent=1024, span_penalty=1e-7),
         train=replace(base.train, steps=480_000, batch_split=2),
-        schedule=replace(base.schedule, drop_at=450_000),
+        schedule=_dropping(450_000 / 480_000),
     )
 
 
@@ -143,7 +148,7 @@ def enwik8_all_attention() -> RunConfig:
         recipe="enwik8_all_attention",
         model=replace(base.model, depth=36, persistent=2048, dropout=0.4),
         train=replace(base.train, steps=210_000),
-        schedule=replace(base.schedule, drop_at=200_000),
+        schedule=_dropping(200_000 / 210_000),
     )
 
 
@@ -169,7 +174,7 @@ def wikitext103_all_attention() -> RunConfig:
         data=DataConfig(corpus="wikitext-103", vocab="words"),
         train=replace(base.train, segment=256, steps=850_000),
         optim=OptimConfig(name="adam", lr=2.5e-4, clip=1.0),
-        schedule=ScheduleConfig(shape="constant", warmup=8000, drop_at=800_000),
+        schedule=_dropping(800_000 / 850_000, warmup=8000),
         evaluate=EvaluateConfig(batch=8, segment=256),
     )
 

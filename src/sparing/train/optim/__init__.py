@@ -1,6 +1,7 @@
 """Optimizers, built from settings and saved as plain tensors."""
 
 from sparing.train.optim.adagrad import Adagrad
+from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.build import build_optimizer
 from sparing.train.optim.clip import clip_
 from sparing.train.optim.config import OptimConfig
@@ -11,6 +12,7 @@ from sparing.train.optim.state import OptimizerSet
 
 __all__ = [
     "Adagrad",
+    "Averaging",
     "Lamb",
     "Lookahead",
     "Muon",

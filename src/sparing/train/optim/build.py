@@ -8,6 +8,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from sparing.models.api import LanguageModel
 from sparing.train.optim.adagrad import Adagrad
+from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.config import OptimConfig
 from sparing.train.optim.lamb import Lamb
 from sparing.train.optim.lookahead import Lookahead
@@ -43,7 +44,14 @@ def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
         _seed_state(optimizer)
     if config.lookahead:
         optimizers = [Lookahead(optimizer) for optimizer in optimizers]
-    return OptimizerSet(optimizers, config)
+    return OptimizerSet(optimizers, config, _averaging(model, config))
+
+
+def _averaging(model: LanguageModel, config: OptimConfig) -> Averaging | None:
+    if config.name not in ("asgd", "ntasgd"):
+        return None
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return Averaging(trainable, config.patience if config.name == "ntasgd" else 0)
 
 
 def _groups(model: LanguageModel, config: OptimConfig) -> list[dict[str, Any]]:
@@ -83,7 +91,7 @@ def _plain(groups: list[dict[str, Any]], config: OptimConfig, device: torch.devi
     if config.name == "adagrad":
         return Adagrad(groups, tensor_clip=config.tensor_clip)
     fused = device.type in ("cpu", "cuda")
-    if config.name == "sgd":
+    if config.name in ("sgd", "asgd", "ntasgd"):
         return SGD(groups, momentum=_momentum(config), fused=fused, foreach=not fused)
     kind = Adam if config.name == "adam" else AdamW
     return kind(groups, betas=config.betas, eps=eps, fused=fused, foreach=not fused)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from sparing.errors import UserError
 
-OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "muon", "adagrad"]
+OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon", "adagrad"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,7 +13,8 @@ class OptimConfig:
     """How the weights are moved."""
 
     name: OptimizerName = "adamw"
-    """`muon` moves matrices by Muon, everything else by AdamW."""
+    """`muon` moves matrices by Muon, everything else by AdamW. `asgd` is `sgd` judged by the mean
+    of its weights since the first step, `ntasgd` since valid loss has stopped falling."""
     lr: float = 1e-3
     """Learning rate, before the schedule; with `muon` that of the matrices."""
     table_lr: float | None = None
@@ -29,7 +30,10 @@ class OptimConfig:
     decay_vectors: bool = True
     """Whether weight decay acts on biases, gains and other vectors too, as in the SHA-RNN seed."""
     momentum: float | None = None
-    """Of `sgd` and `muon`. None: 0 for `sgd`, 0.95 (Nesterov) for `muon`."""
+    """Of `sgd`, `asgd`, `ntasgd` and `muon`. None: 0, for `muon` 0.95 (Nesterov)."""
+    patience: int = 5
+    """`ntasgd` only: averaging begins when a valid loss is above the least of all before it, the
+    latest `patience` left out."""
     min_trust: float = 0.25
     """`lamb` only: the least trust ratio; 0 means no floor."""
     clip: float = 0.0
@@ -53,6 +57,8 @@ class OptimConfig:
             value = getattr(self, field)
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"optim: {field} must be a number, at least 0, not {value}")
+        if self.patience < 1:
+            raise UserError(f"optim: patience must be at least 1, not {self.patience}")
         for field, values in (("betas", self.betas), ("momentum", (self.momentum or 0.0,))):
             if not all(0 <= value < 1 for value in values):
                 raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")

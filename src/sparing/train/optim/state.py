@@ -1,6 +1,7 @@
 """Several optimizers driven as one, and their whole state as a flat dict of tensors."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -8,14 +9,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sparing.errors import UserError
+from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.config import OptimConfig
 
 
 class OptimizerSet:
     """One or more torch optimizers with named parameters, stepped together."""
 
-    def __init__(self, optimizers: Sequence[Optimizer], config: OptimConfig) -> None:
-        self.optimizers, self.config = tuple(optimizers), config
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        config: OptimConfig,
+        averaging: Averaging | None = None,
+    ) -> None:
+        self.optimizers, self.config, self.averaging = tuple(optimizers), config, averaging
         for group in self.param_groups:
             group.setdefault("base_lr", group["lr"])
 
@@ -33,6 +40,17 @@ class OptimizerSet:
         """Update every parameter that has a gradient."""
         for optimizer in self.optimizers:
             optimizer.step()
+        if self.averaging is not None:
+            self.averaging.after_step()
+
+    def judged(self, loss_nats: float) -> None:
+        """Hear of a valid loss, as some optimizers change their ways by it."""
+        if self.averaging is not None:
+            self.averaging.judged(loss_nats)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within, the model has the weights it is to be judged by and kept with."""
+        return nullcontext() if self.averaging is None else self.averaging.swapped_in()
 
     def zero_grad(self) -> None:
         """Drop every gradient."""
@@ -67,6 +85,8 @@ class OptimizerSet:
                 for name, index in zip(group["param_names"], group["params"], strict=True):
                     for key, tensor in saved["state"].get(index, {}).items():
                         yield f"{name}/{key}", tensor
+        if self.averaging is not None:
+            yield from self.averaging.tensors().items()
 
 
 def _check(name: str, own: Tensor, given: Tensor | None) -> None:

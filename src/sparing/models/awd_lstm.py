@@ -1,0 +1,164 @@
+"""AWD-LSTM and AWD-QRNN: a plain recurrent stack, regularised everywhere (arXiv:1708.02182).
+
+Axes: B batch, T segment, D dim (the width of embedding and output).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.dropout import LockedDropout, RowDropout
+from sparing.nn.head import SoftmaxHead
+from sparing.nn.recurrent import LSTMCore, QRNNCore
+
+RATES = (
+    "dropout_embedding",
+    "dropout_input",
+    "dropout_hidden",
+    "dropout_output",
+    "weight_drop",
+    "zoneout",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AWDLSTMConfig:
+    """Settings of the family; the defaults are the WikiText-2 model."""
+
+    vocab_size: int
+    """Symbols the model reads and predicts."""
+    dim: int = 400
+    """Width of the embedding, and of the last layer where the two are tied."""
+    hidden_dim: int = 1150
+    """Width of the other layers."""
+    depth: int = 3
+    """Recurrent layers."""
+    core: Literal["lstm", "qrnn"] = "lstm"
+    """Kind of the layers; the first of a QRNN sees two inputs at a time, the others one."""
+    tied: bool = True
+    """Whether the softmax uses the embedding's matrix."""
+    dropout_embedding: float = 0.1
+    """Share of words dropped from a segment."""
+    dropout_input: float = 0.65
+    """Locked dropout on the embedded words."""
+    dropout_hidden: float = 0.2
+    """Locked dropout between layers."""
+    dropout_output: float = 0.4
+    """Locked dropout before the softmax."""
+    weight_drop: float = 0.5
+    """Share of hidden-to-hidden weights dropped for a segment; all weights of a QRNN layer."""
+    zoneout: float = 0.0
+    """QRNN only: share of cells that stay as they are."""
+    activation_penalty: float = 2.0
+    """AR: this times the mean square of the dropped output is added to the loss."""
+    change_penalty: float = 1.0
+    """TAR: this times the mean square of the change of the output from position to position."""
+
+    def __post_init__(self) -> None:
+        if min(self.vocab_size, self.dim, self.hidden_dim, self.depth) < 1:
+            raise ValueError("vocab_size, dim, hidden_dim and depth must be positive")
+        for name in RATES:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1")
+        if min(self.activation_penalty, self.change_penalty) < 0:
+            raise ValueError("activation_penalty and change_penalty must not be negative")
+        if self.zoneout and self.core != "qrnn":
+            raise ValueError("zoneout is for core=qrnn")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of the input and of every layer's output."""
+        last = self.dim if self.tied else self.hidden_dim
+        return (self.dim, *(self.hidden_dim,) * (self.depth - 1), last)
+
+
+class AWDLSTM(LanguageModel):
+    """ASGD weight-dropped LSTM; the averaging is the optimizer's part of it."""
+
+    head: SoftmaxHead
+
+    def __init__(self, config: AWDLSTMConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        self.embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.layers = nn.ModuleList(_layer(c, layer) for layer in range(c.depth))
+        weight = self.embedding.weight
+        if not c.tied:
+            weight = nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim))
+        assert isinstance(weight, nn.Parameter)
+        self.head = SoftmaxHead(weight)
+        self.dropout_embedding = RowDropout(c.vocab_size, c.dropout_embedding)
+        self.dropout_input = LockedDropout(c.dropout_input)
+        self.dropout_hidden = LockedDropout(c.dropout_hidden)
+        self.dropout_output = LockedDropout(c.dropout_output)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform tables; the layers keep torch's defaults."""
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        if not self.config.tied:
+            nn.init.uniform_(self.head.weight, -0.1, 0.1)
+
+    def initial_state(self, batch: int) -> State:
+        """Zero vectors."""
+        return {
+            f"layers.{layer}.{name}": self.head.weight.new_zeros(batch, dim).detach()
+            for layer, core in self._numbered()
+            for name, dim in zip(core.state_names, core.state_dims, strict=True)
+        }
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`. What is carried has not been dropped from."""
+        hidden_BTD = self.dropout_embedding(self.embedding(tokens_BT), tokens_BT)
+        hidden_BTD, carried = self.dropout_input(hidden_BTD), State()
+        for layer, core in self._numbered():
+            if layer:
+                hidden_BTD = self.dropout_hidden(hidden_BTD)
+            names = [f"layers.{layer}.{name}" for name in core.state_names]
+            hidden_BTD, after = core(hidden_BTD, tuple(state[name] for name in names))
+            carried |= dict(zip(names, (tensor.detach() for tensor in after), strict=True))
+        dropped_BTD = self.dropout_output(hidden_BTD)
+        return Output(dropped_BTD, carried, self.penalty(hidden_BTD, dropped_BTD))
+
+    def penalty(self, hidden_BTD: Tensor, dropped_BTD: Tensor) -> Tensor:
+        """AR on the dropped output, TAR on the one before dropout; zero in evaluation."""
+        c, total = self.config, hidden_BTD.new_zeros((), dtype=torch.float32)
+        if not self.training:
+            return total
+        if c.activation_penalty:
+            total = total + c.activation_penalty * dropped_BTD.float().pow(2).mean()
+        if c.change_penalty and hidden_BTD.size(1) > 1:
+            change_BTD = hidden_BTD.float().diff(dim=1)
+            total = total + c.change_penalty * change_BTD.pow(2).mean()
+        return total
+
+    def flops_per_token(self) -> float:
+        """Two per multiply-add of layers and softmax."""
+        layers = sum(
+            parameter.numel()
+            for _, core in self._numbered()
+            for parameter in core.parameters()
+            if parameter.ndim == 2
+        )
+        return 2.0 * (layers + self.head.weight.numel())
+
+    def state_numbers(self) -> int:
+        """Hidden vectors and cells, or cells and the first layer's last input."""
+        return sum(sum(core.state_dims) for _, core in self._numbered())
+
+    def _numbered(self) -> Iterator[tuple[int, LSTMCore | QRNNCore]]:
+        for layer, core in enumerate(self.layers):
+            assert isinstance(core, LSTMCore | QRNNCore)
+            yield layer, core
+
+
+def _layer(c: AWDLSTMConfig, layer: int) -> LSTMCore | QRNNCore:
+    before, after = c.widths[layer : layer + 2]
+    if c.core == "lstm":
+        return LSTMCore(after, before, weight_drop=c.weight_drop)
+    window = 2 if layer == 0 else 1
+    return QRNNCore(after, before, window=window, zoneout=c.zoneout, weight_drop=c.weight_drop)

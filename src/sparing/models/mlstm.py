@@ -1,0 +1,129 @@
+"""Multiplicative LSTM: the recurrent matrix depends on the input (arXiv:1609.07959).
+
+Axes: B batch, T segment, D hidden_dim.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.attention import compute_dtype
+from sparing.nn.dropout import LockedDropout, kept
+from sparing.nn.head import SoftmaxHead
+from sparing.nn.normed import Matrix
+from sparing.ops.mlstm import Inputs, mlstm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MLSTMConfig:
+    """Settings of the family; the defaults are the enwik8 model."""
+
+    vocab_size: int
+    """Symbols the model reads and predicts."""
+    dim: int = 400
+    """Width of the embedding."""
+    hidden_dim: int = 2800
+    """Width of the one recurrent layer."""
+    dropout_input: float = 0.5
+    """Locked dropout on the embedding."""
+    dropout_hidden: float = 0.2
+    """Locked dropout on the hidden vectors, as they are put out and as they are fed back."""
+    normed: bool = True
+    """Weight normalisation of the layer's four matrices; folded away once deployed."""
+    forget_bias: float = 3.0
+    """Where the forget gate's bias starts."""
+
+    def __post_init__(self) -> None:
+        if min(self.vocab_size, self.dim, self.hidden_dim) < 1:
+            raise ValueError("vocab_size, dim and hidden_dim must be positive")
+        for name in ("dropout_input", "dropout_hidden"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1")
+        if not math.isfinite(self.forget_bias):
+            raise ValueError("forget_bias must be finite")
+
+
+class Recurrence(nn.Module):
+    """The layer: projections of all inputs at once, then the loop."""
+
+    def __init__(self, c: MLSTMConfig) -> None:
+        super().__init__()
+        self.dropout = c.dropout_hidden
+        self.input_factor = Matrix(c.hidden_dim, c.dim, normed=c.normed)
+        self.hidden_factor = Matrix(c.hidden_dim, c.hidden_dim, normed=c.normed)
+        self.input_gates = Matrix(4 * c.hidden_dim, c.dim, normed=c.normed, blocks=4)
+        self.hidden_gates = Matrix(4 * c.hidden_dim, c.hidden_dim, normed=c.normed, blocks=4)
+        self.bias = nn.Parameter(torch.zeros(4 * c.hidden_dim))
+        with torch.no_grad():
+            self.bias[c.hidden_dim : 2 * c.hidden_dim] = c.forget_bias
+
+    def forward(
+        self, x_BTE: Tensor, hidden_BD: Tensor, cell_BD: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Hidden vectors (B, T, D), and the state after them."""
+        dtype = compute_dtype(x_BTE)
+        mask_BD = torch.ones_like(cell_BD)
+        if self.training and self.dropout:
+            mask_BD = kept(mask_BD, self.dropout)
+        hidden_BTD, cell_BD = mlstm(
+            Inputs(
+                F.linear(x_BTE, self.input_factor()),
+                F.linear(x_BTE, self.input_gates(), self.bias),
+                self.hidden_factor().to(dtype),
+                self.hidden_gates().to(dtype),
+                hidden_BD,
+                cell_BD,
+                mask_BD,
+            )
+        )
+        return hidden_BTD, (hidden_BTD[:, -1], cell_BD)
+
+
+class MLSTM(LanguageModel):
+    """One multiplicative LSTM layer between an embedding and a softmax of their own."""
+
+    head: SoftmaxHead
+
+    def __init__(self, config: MLSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.dropout_input = LockedDropout(config.dropout_input)
+        self.layer = Recurrence(config)
+        weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_dim))
+        self.head = SoftmaxHead(weight)
+        nn.init.uniform_(self.embedding.weight, -0.2, 0.2)
+        nn.init.orthogonal_(weight)
+
+    def initial_state(self, batch: int) -> State:
+        """Zero vectors."""
+        zeros = self.head.weight.detach().new_zeros(batch, self.config.hidden_dim)
+        return {"hidden": zeros, "cell": zeros.clone()}
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`."""
+        x_BTE = self.dropout_input(self.embedding(tokens_BT))
+        hidden_BTD, after = self.layer(x_BTE, state["hidden"], state["cell"])
+        hidden_BD, cell_BD = (tensor.detach() for tensor in after)
+        penalty = hidden_BTD.new_zeros(())
+        return Output(hidden_BTD, {"hidden": hidden_BD, "cell": cell_BD}, penalty)
+
+    def collapse(self) -> None:
+        """Fold the gains into the matrices."""
+        for module in self.modules():
+            if isinstance(module, Matrix):
+                module.collapse()
+        self.config = replace(self.config, normed=False)
+
+    def flops_per_token(self) -> float:
+        """Two per multiply-add of layer and softmax."""
+        layer = sum(p.numel() for p in self.layer.parameters() if p.ndim == 2)
+        return 2.0 * (layer + self.head.weight.numel())
+
+    def state_numbers(self) -> int:
+        """Hidden vector and cell."""
+        return 2 * self.config.hidden_dim

@@ -1,0 +1,98 @@
+"""From a training to a checkpoint and back, bit for bit."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparing.data.stream import Cursor
+from sparing.errors import UserError
+from sparing.models.api import LanguageModel
+from sparing.train.checkpoint import Checkpoint
+from sparing.train.training import Progress, Training
+
+
+def capture(run: Training) -> Checkpoint:
+    """Everything the next process needs to go on with the same numbers."""
+    state = {f"state.{name}": tensor for name, tensor in run.state.items()}
+    state["rng.cpu"] = torch.get_rng_state()
+    if run.hardware.device.type == "cuda":
+        state["rng.cuda"] = torch.cuda.get_rng_state(run.hardware.device)
+    tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
+    return Checkpoint({**tensors, "state": state}, position(run))
+
+
+def capture_weights(run: Training) -> Checkpoint:
+    """The weights alone, and where they were reached."""
+    return Checkpoint({"model": model_tensors(run.model)}, position(run))
+
+
+def position(run: Training) -> dict[str, Any]:
+    """Where a run stands, as plain numbers."""
+    return asdict(run.progress) | {
+        "cursor": list(run.progress.cursor),
+        "loss_scale": [run.scale.value, run.scale.good_steps],
+    }
+
+
+def resumable(checkpoint: Checkpoint) -> bool:
+    """Whether a run can go on from it bit for bit; `best` holds weights alone."""
+    return {"optimizer", "state"} <= checkpoint.tensors.keys()
+
+
+def restore(run: Training, checkpoint: Checkpoint) -> None:
+    """The inverse of `capture`."""
+    restore_weights(run, checkpoint)
+    saved, cursor = checkpoint.tensors["state"], dict(checkpoint.cursor)
+    run.scale.value, run.scale.good_steps = cursor.pop("loss_scale")
+    cursor["cursor"] = Cursor(*cursor["cursor"])
+    run.progress = Progress(**cursor)
+    device = run.hardware.device
+    run.state = {
+        name.removeprefix("state."): tensor.to(device)
+        for name, tensor in saved.items()
+        if name.startswith("state.")
+    }
+    torch.set_rng_state(saved["rng.cpu"])
+    if "rng.cuda" in saved and device.type == "cuda":
+        torch.cuda.set_rng_state(saved["rng.cuda"], device)
+
+
+def second_pass(run: Training, checkpoint: Checkpoint) -> None:
+    """Go on with the weights alone: fresh moments, empty state, warm-up anew, text from its start.
+
+    It is what SHA-RNN's second command does to halve the learning rate.
+    """
+    load_model_tensors(run.model, checkpoint.tensors["model"])
+    cursor = dict(checkpoint.cursor)
+    del cursor["loss_scale"]
+    epoch = int(cursor["cursor"][0]) + 1
+    cursor |= {"cursor": Cursor(epoch, 0, 0), "pass_step": cursor["step"], "pass_share": -1.0}
+    run.progress = Progress(**cursor)
+
+
+def restore_weights(run: Training, checkpoint: Checkpoint) -> None:
+    """Model and optimizer only."""
+    load_model_tensors(run.model, checkpoint.tensors["model"])
+    run.optimizer.load_tensors(dict(checkpoint.tensors["optimizer"]))
+
+
+def model_tensors(model: LanguageModel) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each shared tensor once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@torch.no_grad()
+def load_model_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) -> None:
+    """The inverse of `model_tensors`; every tensor must be there and fit."""
+    own = model_tensors(model)
+    if own.keys() != tensors.keys():
+        odd = sorted(own.keys() ^ tensors.keys())[0]
+        raise UserError(f"the checkpoint does not fit the model: {odd} is only in one of them")
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
+            shapes = f"{tuple(tensors[name].shape)} there, {tuple(tensor.shape)} here"
+            raise UserError(f"the checkpoint does not fit the model: {name} is {shapes}")
+        tensor.copy_(tensors[name])

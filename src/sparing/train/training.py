@@ -1,0 +1,64 @@
+"""What a run is made of while it goes on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparing.data.stream import Cursor, Stream
+from sparing.device import Hardware
+from sparing.models.api import LanguageModel, State
+from sparing.train.checkpoint import Checkpoint
+from sparing.train.journal import Journal
+from sparing.train.optim import OptimizerSet
+from sparing.train.progress import Bar
+from sparing.train.scale import LossScale
+
+
+@dataclass(slots=True)
+class Progress:
+    """Everything about a run's position that is a plain number."""
+
+    step: int = 0
+    tokens: int = 0
+    elapsed_s: float = 0.0
+    best_nats: float | None = None
+    """Best valid loss per token so far."""
+    pending_nats: float = 0.0
+    """Loss of the `pending_tokens` seen since the last entry of the journal."""
+    pending_tokens: int = 0
+    logged_s: float = 0.0
+    judged_step: int = -1
+    rollbacks: int = 0
+    pass_step: int = 0
+    """Where the present pass began: its schedule counts from here."""
+    pass_share: float = 0.0
+    cursor: Cursor = field(default_factory=Cursor)
+
+
+@dataclass(slots=True)
+class Training:
+    """What changes while a run goes on."""
+
+    model: LanguageModel
+    optimizer: OptimizerSet
+    stream: Stream
+    hardware: Hardware
+    scale: LossScale
+    state: State
+    clip: float = 0.0
+    bytes_per_token: float = 1.0
+    head_start_s: float = 0.0
+    """Time this process had already spent when training began; it counts against a budget."""
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where a run writes, and who judges it."""
+
+    journal: Journal
+    bar: Bar
+    save: Callable[[str, Checkpoint], None]
+    load: Callable[[str], Checkpoint | None]
+    judge: Callable[[LanguageModel], dict[str, Any]]
+    """Loss on the valid split; holds at least `nats_per_token` and `bits_per_byte`."""

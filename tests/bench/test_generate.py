@@ -1,0 +1,90 @@
+from typing import Any
+
+import pytest
+import torch
+from tests.bench.small import CPU, small_run
+
+from sparing.bench import generate as bench
+from sparing.bench.generate import GenerateOptions, Writer, bench_generate
+from sparing.errors import UserError
+from sparing.models.api import LanguageModel, Output, State
+from sparing.runs.build import build_model
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "CHUNK", 16)
+
+
+def measured(**options: Any) -> dict[str, Any]:
+    run = small_run()
+    settings = GenerateOptions(**{"positions": (200, 60, 200), "length": 3, "rounds": 2} | options)
+    return bench_generate(build_model(run), run, CPU, settings)
+
+
+def test_the_report_is_complete() -> None:
+    figures = measured(batch=2)
+    assert [place["position"] for place in figures["positions"]] == [48, 60, 200]
+    for place in figures["positions"]:
+        assert 0 < place["token_ms"]["least"] <= place["token_ms"]["median"]
+        assert place["held_bytes"] > 0
+    first, last = (figures["positions"][at]["token_ms"]["median"] for at in (0, -1))
+    assert figures["last_over_first"] == last / first
+    assert figures["decode_tokens_per_s"] == figures["decode_bytes_per_s"] == 2 * 1000 / last
+    assert figures["prefill_tokens_per_s"] == figures["prefill_bytes_per_s"] > 0
+    assert (figures["length"], figures["rounds"], figures["batch"]) == (3, 2, 2)
+
+
+def test_the_state_stays_as_large_as_when_memory_was_first_full() -> None:
+    sizes = {place["state_bytes"] for place in measured()["positions"]}
+    assert sizes == {4 * 8 * (2 * 2 + 20)}
+
+
+def test_a_writer_reads_what_it_writes_and_leaves_its_copies_alone() -> None:
+    run = small_run()
+    writer = Writer(build_model(run).eval(), run.model.vocab_size, 1, CPU)
+    list(writer.fill())
+    copy = writer.copy()
+    before = {name: tensor.clone() for name, tensor in copy.state.items()}
+    writer.write(5)
+    assert (copy.position, writer.position) == (48, 53)
+    assert all(torch.equal(copy.state[name], tensor) for name, tensor in before.items())
+    assert not torch.equal(writer.state["blocks.0.hidden"], before["blocks.0.hidden"])
+
+
+def test_skipping_stops_at_the_very_position() -> None:
+    run = small_run()
+    writer = Writer(build_model(run).eval(), run.model.vocab_size, 1, CPU)
+    assert len(list(writer.skip_to(37))) == 2
+    assert writer.position == 37
+
+
+def test_a_position_before_memory_is_full_is_refused() -> None:
+    with pytest.raises(UserError, match="position 30 is too early: memory is not full before"):
+        measured(positions=(30,))
+
+
+@pytest.mark.parametrize("name", ["length", "rounds", "batch"])
+def test_nothing_to_measure_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} must be at least 1, not 0"):
+        measured(**{name: 0})
+
+
+class Hoarder(LanguageModel):
+    """A model that keeps everything it has read."""
+
+    def initial_state(self, batch: int) -> State:
+        return {"all": torch.zeros(batch, 0)}
+
+    def forward(self, tokens_BT: torch.Tensor, state: State) -> Output:
+        kept = torch.cat([state["all"], tokens_BT.float()], dim=1)
+        return Output(torch.zeros(*tokens_BT.shape, 8), {"all": kept}, torch.zeros(()))
+
+
+def test_a_state_without_bound_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "FULL_WITHIN", 100)
+    run, hoarder = small_run(), Hoarder()
+    hoarder.head = build_model(run).head
+    options = GenerateOptions(positions=())
+    with pytest.raises(UserError, match="state still grows after 112 tokens"):
+        bench_generate(hoarder, run, CPU, options)

@@ -1,0 +1,21 @@
+"""States are cut, joined and measured without knowing the model."""
+
+import torch
+
+from sparing.nn.state import detached, joined, lanes, size_bytes
+
+
+def test_cutting_into_lanes_and_joining_is_the_identity() -> None:
+    state = {"cell": torch.randn(4, 3), "memory": torch.randn(4, 2, 3)}
+    pieces = [lanes(state, slice(0, 1)), lanes(state, slice(1, 4))]
+    back = joined(pieces)
+    assert all(torch.equal(back[name], state[name]) for name in state)
+    chosen = lanes(state, torch.tensor([2, 0]))
+    assert torch.equal(chosen["cell"], state["cell"][[2, 0]])
+
+
+def test_detached_values_have_no_graph_and_size_counts_bytes() -> None:
+    leaf = torch.randn(2, 3, requires_grad=True)
+    state = detached({"x": leaf * 2})
+    assert not state["x"].requires_grad
+    assert size_bytes({"a": torch.zeros(2, 3), "b": torch.zeros(2, dtype=torch.float16)}) == 28

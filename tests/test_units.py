@@ -1,0 +1,20 @@
+"""Conversions, against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from sparing import units
+
+
+def test_bits_per_byte_and_perplexity() -> None:
+    assert units.bits_per_byte(math.log(2) * 24, 8) == pytest.approx(3.0)
+    assert units.perplexity(math.log(7) * 5, 5) == pytest.approx(7.0)
+    assert units.perplexity(1e9, 1) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(3, "3 B"), (1536, "1.5 KiB"), (5 * 2**20, "5.0 MiB"), (2**41, "2.0 TiB")]
+)
+def test_human_bytes(size: float, text: str) -> None:
+    assert units.human_bytes(size) == text
