@@ -95,10 +95,14 @@ def test_every_module_imports_without_the_extras(extra: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_there_is_no_pickle() -> None:
-    wrong = [
-        str(path)
+def test_there_is_no_pickle_but_one_safe_door_for_released_checkpoints() -> None:
+    words = ("import pickle", "torch.save(", "torch.load(")
+    found = {
+        str(path.relative_to(SRC))
         for path in SRC.rglob("*.py")
-        if any(word in path.read_text() for word in ("import pickle", "torch.save(", "torch.load("))
-    ]
-    assert not wrong
+        if any(word in path.read_text() for word in words)
+    }
+    assert found == {"runs/imports.py"}
+    door = (SRC / "runs" / "imports.py").read_text()
+    assert [door.count(word) for word in words] == [0, 0, 1]
+    assert 'torch.load(file, map_location="cpu", weights_only=True)' in door

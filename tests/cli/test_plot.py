@@ -15,6 +15,7 @@ from sparing.cli.plot import plot
 from sparing.data.tokens import DataConfig
 from sparing.data.vocab import Bytes
 from sparing.errors import UserError
+from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
@@ -167,3 +168,36 @@ def test_a_corpus_whose_vocabulary_has_changed_is_refused(make_run: MakeRun) -> 
     run = make_run()
     (run / "vocab.json").write_text(json.dumps({"kind": "symbols", "symbols": [10, 97]}))
     assert "another vocabulary now" in refusal(run, "--what", "context")
+
+
+def spanning(tmp_path: Path, *, journal: bool) -> Path:
+    """A run of a family with spans, trained or imported."""
+    run = RunConfig(
+        recipe="own",
+        family="adaptive_span",
+        model=AdaptiveSpanConfig(vocab_size=256, dim=8, depth=2, heads=2, ff_dim=8, span_limit=64),
+        train=TrainConfig(steps=2),
+    )
+    folder = create(tmp_path / "spanning", run, Bytes(), {"commit": "c0ffee"})
+    model = build_model(run)
+    saved = Checkpoint({"model": model_tensors(model)}, {"step": 2})
+    checkpoint.save(folder.checkpoints, "best", saved, run.identity())
+    if journal:
+        entries = [{"kind": "train", "step": step, **model.telemetry()} for step in (1, 2)]
+        folder.metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder.path
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_spans_are_drawn_by_layer_and_over_training(tmp_path: Path, journal: bool) -> None:
+    run = spanning(tmp_path, journal=journal)
+    result = sparing_plot(run, "--what", "spans", "--device", "cpu", "--checkpoint", "best")
+    assert result.exception is None
+    names = ["spans.png", "spans-training.png"] if journal else ["spans.png"]
+    assert result.stdout.split() == [str(run / "plots" / name) for name in names]
+    assert all((run / "plots" / name).read_bytes().startswith(PNG) for name in names)
+
+
+def test_a_model_without_spans_has_no_picture_of_them(make_run: MakeRun) -> None:
+    assert "no learned spans" in refusal(make_run(), "--what", "spans")
+    assert "one run at a time" in refusal(make_run("a"), make_run("b"), "--what", "spans")

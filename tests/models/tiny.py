@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from sparing.models import FAMILIES
+from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.mlstm import MLSTMConfig
@@ -24,6 +25,39 @@ _SHA = {
     "dropout_output": 0.0,
 }
 
+_SPAN = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "depth": 2,
+    "heads": 2,
+    "ff_dim": 16,
+    "span_limit": 64,
+    "span_start": 0.25,
+    "span_penalty": 1e-3,
+    "ramp": 4,
+    "dropout": 0.0,
+}
+
+_XL = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "depth": 2,
+    "heads": 2,
+    "head_dim": 3,
+    "ff_dim": 12,
+    "memory": 64,
+    "dropout": 0.0,
+}
+
+
+def _span(**settings: Any) -> tuple[str, AdaptiveSpanConfig]:
+    return "adaptive_span", AdaptiveSpanConfig(**(_SPAN | settings))
+
+
+def _xl(**settings: Any) -> tuple[str, TransformerXLConfig]:
+    return "transformer_xl", TransformerXLConfig(**(_XL | settings))
+
+
 _AWD = {
     "vocab_size": VOCAB,
     "dim": 8,
@@ -42,21 +76,6 @@ _MLSTM = {
     "dropout_input": 0.0,
     "dropout_hidden": 0.0,
 }
-_XL = {
-    "vocab_size": VOCAB,
-    "dim": 8,
-    "depth": 2,
-    "heads": 2,
-    "head_dim": 3,
-    "ff_dim": 12,
-    "memory": 64,
-    "dropout": 0.0,
-}
-
-
-def _xl(**settings: Any) -> tuple[str, TransformerXLConfig]:
-    return "transformer_xl", TransformerXLConfig(**(_XL | settings))
-
 
 CONFIGS: dict[str, tuple[str, Any]] = {
     "sha_rnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,))),
@@ -87,6 +106,18 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "mlstm": ("mlstm", MLSTMConfig(**_MLSTM)),
     "mlstm deployed": ("mlstm", MLSTMConfig(**_MLSTM, normed=False)),
     "sha_rnn deployed": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,), gate="vector")),
+    "adaptive_span": _span(),
+    "adaptive_span cached": _span(cache="kv"),
+    "adaptive_span masked": _span(start="masked"),
+    "adaptive_span masked cached": _span(start="masked", cache="kv"),
+    "adaptive_span by layer": _span(span="layer", mask="paper", span_gradient="closed"),
+    "adaptive_span fixed": _span(span="fixed"),
+    "adaptive_span dynamic": _span(span="dynamic"),
+    "adaptive_span words": _span(cutoffs=(3, 7), shrink=2),
+    "adaptive_span words untied": _span(cutoffs=(3, 7), shrink=2, tied=False),
+    "adaptive_span expire": _span(span="expire", span_start=0.05, ramp=64, positions=5),
+    "all-attention": _span(persistent=6),
+    "all-attention masked": _span(persistent=6, start="masked"),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),
@@ -98,6 +129,10 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         cutoffs=(3, 7), shrink=2, tied=False, tied_projections="none", same_length=True
     ),
 }
+
+
+ROUGH_STARTS = {"adaptive_span words": 4.0, "adaptive_span words untied": 0.6}
+"""Configs whose faithful first weights start this far from log V; the others within 0.25."""
 
 
 def tiny(name: str) -> LanguageModel:

@@ -94,3 +94,13 @@ def test_warmup_and_decay_multiply() -> None:
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(UserError, match=field):
         ScheduleConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(1, 1 / 32), (16, 0.5), (32, 1.0), (150, 1.0), (151, 0.1), (170, 0.1)]
+)
+def test_a_constant_rate_drops_for_the_last_steps_as_adaptive_span_is_fine_tuned(
+    step: int, expected: float
+) -> None:
+    config = ScheduleConfig(shape="drops", warmup=32, drops=(150 / 170,))
+    assert factor(config, step, (step - 1) / 170) == pytest.approx(expected)

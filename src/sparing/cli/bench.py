@@ -10,6 +10,7 @@ from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.report import append, check_file, report
 from sparing.bench.size import Size, settle, small
+from sparing.bench.span import bench_span
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
 from sparing.cli.options import Device, Json, Settings, show
@@ -18,7 +19,7 @@ from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.recipes import RECIPES, recipe
 
-app = typer.Typer(help="Benchmarks: train, generate, evaluate.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: train, generate, evaluate, span.", no_args_is_help=True)
 
 DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
@@ -112,6 +113,32 @@ def evaluate(
     with threads(count):
         figures = {"size": size, **bench_evaluate(run, hardware, options)}
         record = report("evaluate", run, hardware, figures)
+    _tell(record, out, as_json=as_json)
+
+
+@app.command()
+def span(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_adaptive_span_small",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    limits: Annotated[
+        tuple[int, int], typer.Option("--limits", help="The two limits to compare.")
+    ] = (8192, 64),
+    steps: Annotated[int, typer.Option(help="Steps to measure under either limit.")] = 10,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Training steps with short spans under a long limit, against those under a short one."""
+    run = recipe(name)
+    hardware = device.pick(target, with_settings(run, settings or []).train.precision)
+    size = settle(size, hardware.device)
+    run = with_settings(small(run, "train") if size == "small" else run, settings or [])
+    check_file(out)
+    with threads(count):
+        figures = {"size": size, **bench_span(run, hardware, limits, steps)}
+        record = report("span", run, hardware, figures)
     _tell(record, out, as_json=as_json)
 
 

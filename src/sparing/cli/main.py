@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from sparing import __version__
-from sparing.cli import bench, data, evaluate, generate, info, plot, score, train
+from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, train
 from sparing.errors import UserError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("generate")(generate.generate)
 app.command("score")(score.score)
 app.command("plot")(plot.plot)
+app.command("import")(import_.import_)
 app.add_typer(bench.app, name="bench")
 
 

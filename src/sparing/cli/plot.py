@@ -19,10 +19,11 @@ from sparing.plot.context import ContextCurve, draw_context
 from sparing.plot.curves import draw_curves, parse_line
 from sparing.plot.figure import new_figure, save, target
 from sparing.plot.focus import draw_focus, draw_memory_use, look
-from sparing.plot.series import XAxis, origin, short_names
+from sparing.plot.series import XAxis, origin, read_diaries, short_names
+from sparing.plot.spans import draw_course, draw_spans, head_windows
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 
-What = Literal["curves", "focus", "context"]
+What = Literal["curves", "focus", "context", "spans"]
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
@@ -32,7 +33,7 @@ BELONGS = {
     "--text": ("focus",),
     "--length": ("focus", "context"),
     "--windows": ("context",),
-    "--checkpoint": ("focus", "context"),
+    "--checkpoint": ("focus", "context", "spans"),
     "--from": ("focus", "context"),
 }
 """Options that mean nothing to the other pictures."""
@@ -54,7 +55,9 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...")],
     what: Annotated[
         What,
-        typer.Option(help="Curves of training, focus of the attention, or loss against context."),
+        typer.Option(
+            help="Curves of training, focus of the attention, loss against context, or spans."
+        ),
     ] = "curves",
     axis: Annotated[XAxis | None, typer.Option("--x", help="Axis of the curves.")] = None,
     lines: Annotated[
@@ -99,14 +102,14 @@ def plot(
             source=source,
             hardware=device.pick(target_device, "float32"),
         )
-        draw = _context if what == "context" else _focus
+        draw = {"context": _context, "focus": _focus, "spans": _spans}[what]
         written = draw(folders, wish, path, svg=svg)
     _report(written, as_json=as_json)
 
 
 def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
-    if len(folders) > 1 and what == "focus":
-        raise UserError(f"focus is drawn for one run at a time, not for {len(folders)}")
+    if len(folders) > 1 and what in ("focus", "spans"):
+        raise UserError(f"{what} is drawn for one run at a time, not for {len(folders)}")
     if len(folders) > 1 and out is None:
         raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
     return target(out, folders[0].plots, what)
@@ -129,6 +132,18 @@ def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -
         *save(draw_focus(focus, name, about), path, svg=svg),
         *save(draw_memory_use(focus, name, about), beside, svg=svg),
     ]
+
+
+def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
+    (folder,) = folders
+    model = load_model(folder, wish.hardware, wish.checkpoint)
+    name, about = short_names([folder.path])[0], origin(folder.path)
+    written = save(draw_spans(head_windows(model.telemetry()), name, about), path, svg=svg)
+    # An imported run has no journal.
+    if folder.metrics.exists():
+        (diary,) = read_diaries([folder.path])
+        written += save(draw_course(diary), path.with_stem(f"{path.stem}-training"), svg=svg)
+    return written
 
 
 def _ids(folder: RunFolder, wish: Wish) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
@@ -17,6 +18,7 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "adaptive_span": Family(AdaptiveSpanConfig, AdaptiveSpanTransformer),
     "awd_lstm": Family(AWDLSTMConfig, AWDLSTM),
     "mlstm": Family(MLSTMConfig, MLSTM),
     "sha_rnn": Family(SHARNNConfig, SHARNN),

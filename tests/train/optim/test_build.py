@@ -8,7 +8,15 @@ import torch
 from torch.optim import SGD, Adam, AdamW
 
 from sparing.models.api import LanguageModel
-from sparing.train.optim import Lamb, Lookahead, Muon, OptimConfig, OptimizerSet, build_optimizer
+from sparing.train.optim import (
+    Adagrad,
+    Lamb,
+    Lookahead,
+    Muon,
+    OptimConfig,
+    OptimizerSet,
+    build_optimizer,
+)
 from sparing.train.optim.config import OptimizerName
 
 NAMES = get_args(OptimizerName)
@@ -45,6 +53,7 @@ def test_every_trainable_parameter_moves(
 
 def test_the_named_optimizer_is_built(tiny: Make) -> None:
     kinds = {"lamb": [Lamb], "adam": [Adam], "adamw": [AdamW], "sgd": [SGD], "muon": [Muon, AdamW]}
+    kinds["adagrad"] = [Adagrad]
     kinds |= {"asgd": [SGD], "ntasgd": [SGD]}
     for name in NAMES:
         built = build_optimizer(tiny(), OptimConfig(name=name)).optimizers
@@ -93,6 +102,7 @@ def test_vectors_are_decayed_unless_told_otherwise(tiny: Make) -> None:
         (OptimConfig(name="adamw", eps=0.1, betas=(0.5, 0.6)), "betas", (0.5, 0.6)),
         (OptimConfig(name="sgd"), "momentum", 0.0),
         (OptimConfig(name="sgd", momentum=0.9), "momentum", 0.9),
+        (OptimConfig(name="adagrad", tensor_clip=0.03), "tensor_clip", 0.03),
         (OptimConfig(name="muon"), "momentum", 0.95),
         (OptimConfig(name="muon", momentum=0.9), "momentum", 0.9),
     ],

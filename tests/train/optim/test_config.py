@@ -17,6 +17,7 @@ from sparing.train.optim import OptimConfig
         ("table_lr", float("inf")),
         ("eps", -1e-8),
         ("clip", -0.1),
+        ("tensor_clip", -0.1),
         ("weight_decay", -0.1),
         ("momentum", 1.0),
         ("patience", 0),

@@ -1,5 +1,6 @@
 """Optimizers, built from settings and saved as plain tensors."""
 
+from sparing.train.optim.adagrad import Adagrad
 from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.build import build_optimizer
 from sparing.train.optim.clip import clip_
@@ -10,6 +11,7 @@ from sparing.train.optim.muon import Muon
 from sparing.train.optim.state import OptimizerSet
 
 __all__ = [
+    "Adagrad",
     "Averaging",
     "Lamb",
     "Lookahead",

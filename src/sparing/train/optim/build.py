@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from sparing.models.api import LanguageModel
+from sparing.train.optim.adagrad import Adagrad
 from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.config import OptimConfig
 from sparing.train.optim.lamb import Lamb
@@ -18,6 +19,7 @@ MUON_SHARE = 0.15
 """Beside Muon, AdamW moves tables and vectors at this share of the matrices' rate."""
 
 STATE_KEYS: dict[type[Optimizer], tuple[str, ...]] = {
+    Adagrad: ("sum",),
     Lamb: ("exp_avg", "exp_avg_sq"),
     Adam: ("step", "exp_avg", "exp_avg_sq"),
     AdamW: ("step", "exp_avg", "exp_avg_sq"),
@@ -86,6 +88,8 @@ def _plain(groups: list[dict[str, Any]], config: OptimConfig, device: torch.devi
     eps = config.eps if config.eps is not None else 1e-6 if config.name == "lamb" else 1e-8
     if config.name == "lamb":
         return Lamb(groups, betas=config.betas, eps=eps, min_trust=config.min_trust)
+    if config.name == "adagrad":
+        return Adagrad(groups, tensor_clip=config.tensor_clip)
     fused = device.type in ("cpu", "cuda")
     if config.name in ("sgd", "asgd", "ntasgd"):
         return SGD(groups, momentum=_momentum(config), fused=fused, foreach=not fused)

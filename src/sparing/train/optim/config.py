@@ -5,7 +5,7 @@ from typing import Literal
 
 from sparing.errors import UserError
 
-OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon"]
+OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon", "adagrad"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +38,22 @@ class OptimConfig:
     """`lamb` only: the least trust ratio; 0 means no floor."""
     clip: float = 0.0
     """Gradients are scaled down to this norm, all together; 0 means never."""
+    tensor_clip: float = 0.0
+    """`adagrad` only: a tensor's step is shortened as if its gradient had this norm; 0: never."""
     lookahead: bool = False
     """Whether slow weights follow the fast ones, every fifth step by 0.8 of the way."""
 
     def __post_init__(self) -> None:
-        for field in ("lr", "table_lr", "vector_lr", "eps", "weight_decay", "min_trust", "clip"):
+        for field in (
+            "lr",
+            "table_lr",
+            "vector_lr",
+            "eps",
+            "weight_decay",
+            "min_trust",
+            "clip",
+            "tensor_clip",
+        ):
             value = getattr(self, field)
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"optim: {field} must be a number, at least 0, not {value}")

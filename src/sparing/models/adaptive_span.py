@@ -1,0 +1,369 @@
+"""Adaptive Span: a Transformer whose heads learn how far back to look (arXiv:1905.07799).
+
+With persistent vectors in place of the feed-forward layers it is all-attention (arXiv:1907.01470).
+Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width, L span limit.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.models.api import Head, LanguageModel, Output, State
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
+from sparing.nn.attention import compute_dtype
+from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
+from sparing.nn.head import SoftmaxHead
+from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
+from sparing.nn.span_attention import Source, SpanAttention
+from sparing.ops.span_attention import Ramp
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveSpanConfig:
+    """Settings of the family; the defaults are the 12-layer enwik8 model."""
+
+    vocab_size: int
+    """Symbols the model reads and predicts."""
+    dim: int = 512
+    """Width of the embedding and of every layer."""
+    depth: int = 12
+    """Layers."""
+    heads: int = 8
+    """Attention heads of a layer; they divide `dim`."""
+    ff_dim: int = 2048
+    """Width inside the feed-forward layers; unused where there are persistent vectors."""
+    persistent: int = 0
+    """Persistent key and value vectors of each head, which replace the feed-forward layers."""
+    span_limit: int = 8192
+    """The longest window a head may learn; as many relative positions are learnt."""
+    span: Literal["head", "layer", "fixed", "dynamic", "expire"] = "head"
+    """A span for every head, one for a layer, none (whole windows), or one for every query.
+
+    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548); needs `train.batch_split=1`.
+    """
+    span_start: float = 0.0
+    """First span as a ratio of the limit."""
+    span_penalty: float = 5e-7
+    """Loss per position of a layer's mean span."""
+    ramp: int = 32
+    """Positions over which a window fades out."""
+    positions: int | None = None
+    """`expire` only: nearest distances with a learnt position; none: all up to the limit."""
+    span_noise: bool = False
+    """`expire` only: whether training cuts spans at a length drawn for each segment and layer."""
+    mask: Literal["code", "paper"] = "code"
+    """The ramp as coded, or as printed, which is one position shorter."""
+    span_gradient: Literal["right", "closed"] = "right"
+    """At whole spans: the derivative towards longer ones, or the original's, with both ends."""
+    start: Literal["zeros", "masked"] = "zeros"
+    """Before a stream's first token: zero vectors that take attention (original), or nothing."""
+    cache: Literal["auto", "hidden", "kv"] = "auto"
+    """What is carried: layer inputs, projected anew by the present weights, or keys and values.
+
+    `auto` carries keys and values where no gradients are taken: the weights cannot change there.
+    """
+    cutoffs: tuple[int, ...] = ()
+    """Word ranks at which the vocabulary is cut into clusters; none: a plain table and softmax."""
+    shrink: int = 4
+    """How many times narrower each cluster is than the one before."""
+    tied: bool = True
+    """Whether the clusters' tables and projections serve both ends (the plain ones never do)."""
+    dropout: float = 0.3
+    """Dropout on attention weights and inside the feed-forward layers."""
+    dropout_embedding: float = 0.0
+    """Dropout on the embedding and before the softmax."""
+
+    def __post_init__(self) -> None:
+        if min(self.vocab_size, self.dim, self.depth, self.heads, self.span_limit) < 1:
+            raise ValueError("vocab_size, dim, depth, heads and span_limit must be positive")
+        if self.dim % self.heads:
+            raise ValueError(f"dim {self.dim} must be a multiple of heads {self.heads}")
+        if self.persistent < 0 or (self.persistent == 0 and self.ff_dim < 1):
+            raise ValueError("persistent must not be negative, ff_dim be positive without it")
+        if self.ramp < 1 + (self.mask == "paper"):
+            raise ValueError(f"ramp {self.ramp} is too short: nothing would be seen")
+        if list(self.cutoffs) != sorted({*self.cutoffs}) or min(self.cutoffs, default=1) < 1:
+            raise ValueError(f"cutoffs {self.cutoffs} must be positive and rise")
+        if not 0 <= self.span_start <= 1:
+            raise ValueError(f"span_start is a ratio between 0 and 1, not {self.span_start}")
+        if self.span == "expire" and (self.persistent or not 0 < self.span_start < 1):
+            raise ValueError("span=expire needs span_start between 0 and 1, no persistent vectors")
+        if self.positions is not None and (self.positions < 1 or self.span != "expire"):
+            raise ValueError("positions are for span=expire, and at least 1")
+
+    @property
+    def edge(self) -> Ramp:
+        """The shape of a window's far edge."""
+        return Ramp(self.ramp, int(self.mask == "code"), self.span_gradient == "closed")
+
+
+class Block(nn.Module):
+    """Attention and feed-forward layer, each followed by a norm of the sum (post-norm)."""
+
+    def __init__(self, c: AdaptiveSpanConfig) -> None:
+        super().__init__()
+        self.limit, self.edge = c.span_limit, c.edge
+        self.span = None if c.span == "expire" else _span(c)
+        self.attention = _expiring(c) if c.span == "expire" else _windowed(c)
+        self.norm_attention = nn.LayerNorm(c.dim)
+        self.feed = None if c.persistent else _feed(c.dim, c.ff_dim, c.dropout)
+        self.norm_feed = None if c.persistent else nn.LayerNorm(c.dim)
+
+    def forward(
+        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
+    ) -> tuple[Tensor, State, Tensor]:
+        """The stream after the block, its own state, and the mean span it has to pay for.
+
+        `known` are the spans as numbers, where they do not depend on the text.
+        """
+        mixed_BTD, state, cost = self._attend(hidden_BTD, state, position_KL, known)
+        hidden_BTD = self.norm_attention(hidden_BTD + mixed_BTD)
+        if self.feed is not None and self.norm_feed is not None:
+            hidden_BTD = self.norm_feed(hidden_BTD + self.feed(hidden_BTD))
+        return hidden_BTD, state, cost
+
+    def _attend(
+        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
+    ) -> tuple[Tensor, State, Tensor]:
+        if isinstance(self.attention, ExpireAttention):
+            past = Aged(state["memory"], state["age"])
+            mixed_BTD, kept, cost = self.attention(hidden_BTD, past, position_KL)
+            return mixed_BTD, {"memory": kept.hidden_BMD, "age": kept.age_BM}, cost
+        source, carried = self._remember(hidden_BTD, state)
+        lengths = self.lengths(hidden_BTD)
+        spans = known if known is not None else _longest(lengths)
+        reaches = [self.edge.reach(span) for span in spans]
+        mixed_BTD = self.attention(hidden_BTD, source, position_KL, lengths, reaches)
+        keep = self.cache(known)
+        state = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
+        return mixed_BTD, state, lengths.mean()
+
+    def lengths(self, hidden_BTD: Tensor) -> Tensor:
+        """Spans of the heads (H,) or, where they depend on the text, of the queries (B, H, T)."""
+        if isinstance(self.span, DynamicSpan):
+            return self.span.lengths(hidden_BTD)
+        assert self.span is not None
+        return self.span.lengths()
+
+    def cache(self, known: Sequence[float] | None) -> int:
+        """Positions worth carrying: all that the longest span may see, and room for growth."""
+        if known is None:
+            return self.limit
+        return cache_length(max(known), self.limit, self.edge.length)
+
+    def _remember(self, hidden_BTD: Tensor, state: State) -> tuple[Source, State]:
+        """What there is to attend to, as projected or as it came, and the same to be carried."""
+        if "memory" in state:
+            # It only ever enters the key and value products, so their precision is enough.
+            fresh_BTD = hidden_BTD.to(compute_dtype(hidden_BTD))
+            memory_BSD = torch.cat([state["memory"].to(fresh_BTD.dtype), fresh_BTD], dim=1)
+            return memory_BSD, {"memory": memory_BSD}
+        assert isinstance(self.attention, SpanAttention)
+        layers = {"keys": self.attention.key, "values": self.attention.value}
+        carried = {
+            name: torch.cat([state[name].to(fresh.dtype), fresh], dim=1)
+            for name, fresh in ((name, layer(hidden_BTD)) for name, layer in layers.items())
+        }
+        return (carried["keys"], carried["values"]), carried
+
+
+class AdaptiveSpanTransformer(LanguageModel):
+    """Transformer with adaptive attention spans.
+
+    A state says itself what it carries: layer inputs (`memory`), or `keys` and `values`.
+    """
+
+    head: Head
+
+    def __init__(self, config: AdaptiveSpanConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
+        # Rows of narrow tables come out short; the plain one is used as it is.
+        self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
+        self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.dropout = nn.Dropout(c.dropout_embedding)
+
+    def initial_state(self, batch: int) -> State:
+        """Zero vectors as the original has them, or nothing at all (`start`)."""
+        c, known, state = self.config, self._spans(), State()
+        for layer, block in self._numbered():
+            zeros = c.start == "zeros" and c.span != "expire"
+            length = block.cache(known[layer]) if zeros else 0
+            for name in self._carried():
+                shape = (batch, length) if name == "age" else (batch, length, c.dim)
+                dtype = torch.int64 if name == "age" else self.position.dtype
+                zero = torch.zeros(shape, device=self.device, dtype=dtype)
+                state[f"blocks.{layer}.{name}"] = zero
+        return state
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`. Memory is cut from the graph: gradients stay inside the segment."""
+        hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
+        known, means = self._spans(), []
+        position_KL = self._reached(known)
+        for layer, block in self._numbered():
+            own = _of_block(state, layer)
+            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, known[layer])
+            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            means.append(mean)
+        penalty = self.config.span_penalty * torch.stack(means).sum()
+        if self.config.span == "fixed":
+            penalty = torch.zeros_like(penalty)
+        return Output(self.dropout(hidden_BTD), carried, penalty)
+
+    def compile_parts(self) -> None:
+        """The feed-forward layers; attention picks its shapes from the spans."""
+        for _, block in self._numbered():
+            if block.feed is not None:
+                block.feed.compile(dynamic=True)
+
+    def flops_per_token(self) -> float:
+        """Two per multiply-add: matrices, each head's window (keys, positions, values), softmax.
+
+        On the meta device, where spans have no value, windows are at their limit. Keys and values
+        count once per token, as if cached, and of an adaptive softmax the first cluster alone.
+        """
+        c = self.config
+        window = sum(sum(seen) for seen in self.windows()) * (c.dim // c.heads)
+        feed = 2 * c.dim * (c.persistent or c.ff_dim)
+        layers = c.depth * (4 * c.dim**2 + feed)
+        short_list = c.cutoffs[0] + len(c.cutoffs) + c.dim if c.cutoffs else c.vocab_size
+        return 2.0 * (layers + 3 * window + short_list * c.dim)
+
+    def state_numbers(self) -> int:
+        """Full caches, of the kind `initial_state` would make now."""
+        known = self._spans()
+        lengths = [block.cache(known[layer]) for layer, block in self._numbered()]
+        widths = [1 if name == "age" else self.config.dim for name in self._carried()]
+        return sum(widths) * sum(lengths)
+
+    def windows(self) -> list[list[int]]:
+        """Positions that each head of each layer uses, its ramp included; at most the limit."""
+        c = self.config
+        return [
+            [
+                min(c.span_limit, math.ceil(span) + c.ramp)
+                for span in spans or [c.span_limit] * c.heads
+            ]
+            for spans in self._spans()
+        ]
+
+    def telemetry(self) -> dict[str, float]:
+        """The window of every head, its ramp included; nothing where it depends on the text."""
+        if self.config.span not in ("head", "layer"):
+            return {}
+        windows = self.windows()
+        mean = sum(map(sum, windows)) / sum(map(len, windows))
+        found = {
+            f"span.{layer}.{head}": float(window)
+            for layer, row in enumerate(windows)
+            for head, window in enumerate(row)
+        }
+        return {"span.mean": mean, **found}
+
+    def _carried(self) -> tuple[str, ...]:
+        cached = self.config.cache == "kv" or not torch.is_grad_enabled()
+        if self.config.span == "expire":
+            return "memory", "age"
+        return ("keys", "values") if cached and self.config.cache != "hidden" else ("memory",)
+
+    def _spans(self) -> list[list[float]] | list[None]:
+        """The spans of every layer as numbers, fetched in one go; None if they have none."""
+        learnt = [
+            block.span for _, block in self._numbered() if isinstance(block.span, AdaptiveSpan)
+        ]
+        if self.device.type == "meta" or not learnt:
+            return [None] * self.config.depth
+        spans: list[list[float]] = torch.stack([s.lengths().detach() for s in learnt]).tolist()
+        return spans
+
+    def _reached(self, known: Sequence[Sequence[float] | None]) -> Tensor:
+        """The positions within reach of some head: the others need no gradient."""
+        reaches = [self.config.edge.reach(max(spans)) for spans in known if spans is not None]
+        return self.position[:, -max(reaches) :] if reaches else self.position
+
+    def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
+        return ("table", 1) if name == "position" else super()._role(name, parameter)
+
+    def _numbered(self) -> Iterator[tuple[int, Block]]:
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            yield layer, block
+
+
+def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan:
+    if c.span == "dynamic":
+        return DynamicSpan(c.dim, c.heads, c.span_limit)
+    assert c.span != "expire"
+    start = 1.0 if c.span == "fixed" else c.span_start
+    return AdaptiveSpan(c.heads, c.span_limit, ramp=c.edge, start=start, kind=c.span)
+
+
+def _windowed(c: AdaptiveSpanConfig) -> SpanAttention:
+    return SpanAttention(
+        c.dim,
+        c.heads,
+        ramp=c.edge,
+        dropout=c.dropout,
+        persistent=c.persistent,
+        zeros=c.start == "zeros",
+    )
+
+
+def _expiring(c: AdaptiveSpanConfig) -> ExpireAttention:
+    span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
+    return ExpireAttention(
+        c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
+    )
+
+
+def _feed(dim: int, ff_dim: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim)
+    )
+
+
+def _plain_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
+    """Embedding and softmax, which are not tied; both start as torch would start them."""
+    head = SoftmaxHead(nn.Parameter(torch.empty(c.vocab_size, c.dim)))
+    for parameter in head.parameters():
+        nn.init.uniform_(parameter, -(c.dim**-0.5), c.dim**-0.5)
+    return nn.Embedding(c.vocab_size, c.dim), head
+
+
+def _adaptive_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
+    """Clusters of falling frequency, with the original's initial values.
+
+    Its tied tables are as large as embeddings, so that the first losses are far above log V.
+    """
+    embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+    kind: TiedProjections = "all" if c.tied else "none"
+    head = AdaptiveHead(embedding, tied=c.tied, tied_projections=kind)
+    own = () if c.tied else (*head.weights, *head.projections)
+    for matrix in (*embedding.projections, *own):
+        nn.init.uniform_(matrix, -(matrix.size(1) ** -0.5), matrix.size(1) ** -0.5)
+    for (low, high), width in zip(embedding.clusters, embedding.widths, strict=True):
+        nn.init.uniform_(head.bias[low:high], -(width**-0.5), width**-0.5)
+    return embedding, head
+
+
+def _longest(lengths_BHT: Tensor) -> list[float]:
+    """The longest span of each head in this segment, as numbers."""
+    longest: list[float] = lengths_BHT.detach().amax(dim=(0, 2)).tolist()
+    return longest
+
+
+def _of_block(state: State, layer: int) -> State:
+    prefix = f"blocks.{layer}."
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }

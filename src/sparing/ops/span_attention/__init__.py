@@ -1,0 +1,45 @@
+"""Causal attention in which every head sees a window of its own, with a soft, learned edge.
+
+Axes: B batch, H heads, T segment, M memory, S = M + T keys, K head width, W distances seen.
+"""
+
+from torch import Tensor
+
+from sparing.ops.span_attention import banded
+from sparing.ops.span_attention.layout import Persistent
+from sparing.ops.span_attention.mask import Ramp, log_mask, soft_mask
+
+__all__ = ["Persistent", "Ramp", "log_mask", "soft_mask", "span_attention"]
+
+
+def span_attention(  # noqa: PLR0913  a public op
+    query_BHTK: Tensor,
+    keys_BHSK: Tensor,
+    values_BHSK: Tensor,
+    position_KW: Tensor,
+    span: Tensor,
+    *,
+    ramp: Ramp,
+    zeros: bool = True,
+    persistent: Persistent | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax over distances x = 1 .. W of (q . (k + p_x) / sqrt(K) + log m_z(x)), times values.
+
+    The last T keys are the queries' own positions, and nobody sees his own. Column j of `position`
+    belongs to distance W - j. `span` holds z for each head (H,), each query (B, H, T) or each key
+    by distance (B, 1, T, W); W must be at least `ramp.reach` of the longest for nothing to be lost.
+    Before the first key there are zero vectors, or, without `zeros`, nothing. `persistent` vectors
+    take part in the same softmax. `dropout` acts on the weights.
+    """
+    return banded.span_attention(
+        query_BHTK,
+        keys_BHSK,
+        values_BHSK,
+        position_KW,
+        span,
+        ramp=ramp,
+        zeros=zeros,
+        persistent=persistent,
+        dropout=dropout,
+    )

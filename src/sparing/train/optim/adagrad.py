@@ -1,0 +1,72 @@
+"""Adagrad with a clip per tensor inside the step, the optimizer of Adaptive Span.
+
+The clip shortens the step and leaves the running sum alone, so it is not the same as clipping the
+gradient first: Adagrad's step does not depend on the gradient's size, and would undo that.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+EPS = 1e-10
+
+
+class Adagrad(Optimizer):
+    """Adagrad without decay of the rate; no value ever travels to the host."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        *,
+        lr: float = 0.07,
+        weight_decay: float = 0.0,
+        tensor_clip: float = 0.0,
+    ) -> None:
+        """A tensor whose gradient is longer than `tensor_clip` moves less; 0 means never."""
+        defaults = {"lr": lr, "weight_decay": weight_decay, "tensor_clip": tensor_clip}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
+        """Update every parameter that has a gradient."""
+        loss = torch.enable_grad()(closure)() if closure else None
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            # On a CPU one by one: a tensor's step stays in the cache until it is taken.
+            on_cpu = bool(moved) and moved[0].device.type == "cpu"
+            for parameters in [[p] for p in moved] if on_cpu else [moved] if moved else []:
+                self._update(parameters, group)
+        return loss
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if group["weight_decay"]:
+            gradients = list(torch._foreach_add(gradients, parameters, alpha=group["weight_decay"]))
+        sums = [self._sum(p) for p in parameters]
+        torch._foreach_addcmul_(sums, gradients, gradients)
+        steps = torch._foreach_sqrt(sums)
+        torch._foreach_add_(steps, EPS)
+        torch._foreach_reciprocal_(steps)
+        torch._foreach_mul_(steps, gradients)
+        shares = shortening(torch._foreach_norm(gradients), group["tensor_clip"])
+        for p, step, share in zip(parameters, steps, shares.unbind(), strict=True):
+            p.addcmul_(step, share, value=-group["lr"])
+
+    def _sum(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["sum"] = torch.zeros_like(parameter)
+        total: Tensor = state["sum"]
+        return total
+
+
+def shortening(norms: tuple[Tensor, ...], limit: float) -> Tensor:
+    """The share of its step that each tensor takes."""
+    lengths = torch.stack(norms)
+    if not limit:
+        return torch.ones_like(lengths)
+    return (limit / (lengths + EPS)).clamp(max=1.0)

@@ -1,0 +1,60 @@
+"""Pictures of spans: which heads, which order, which numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.plot.conftest import train
+
+from sparing.errors import UserError
+from sparing.plot.figure import save
+from sparing.plot.series import read_diaries
+from sparing.plot.spans import draw_course, draw_spans, head_windows
+
+TELEMETRY = {"span.mean": 50.0, "span.0.0": 32.0, "span.0.1": 40.0, "span.1.0": 96.0}
+TELEMETRY |= {"span.1.1": 1000.0, "span.10.0": 7.0, "lr": 1.0}
+
+
+def test_heads_are_read_from_what_a_model_tells() -> None:
+    windows = head_windows(TELEMETRY)
+    assert list(windows) == [(0, 0), (0, 1), (1, 0), (1, 1), (10, 0)]
+    assert windows[1, 1] == 1000
+    with pytest.raises(UserError, match="no learned spans"):
+        head_windows({"span.mean": 3.0})
+
+
+def test_a_bar_stands_for_every_head(words: Callable[[Any], str], tmp_path: Path) -> None:
+    windows = {(layer, head): 32.0 * (1 + head) for layer in range(3) for head in range(4)}
+    figure = draw_spans(windows, "a run", "its origin")
+    (axes,) = figure.axes
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights == [128, 96, 64, 32] * 3
+    places = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    assert places == sorted(places)
+    assert "mean 80" in words(figure)
+    assert "its origin" in words(figure)
+    assert save(figure, tmp_path / "spans.png")[0].stat().st_size > 1000
+
+
+def test_spans_over_training_are_a_line_per_head(
+    make_run: Callable[..., Path], words: Callable[[Any], str], tmp_path: Path
+) -> None:
+    entries = [
+        train(step, 2.0, **{"span.0.0": 32.0, "span.0.1": 32.0 + step, "span.1.0": 2.0 * step})
+        for step in (10, 20, 30)
+    ]
+    (diary,) = read_diaries([make_run(entries=entries)])
+    figure = draw_course(diary)
+    (axes,) = figure.axes
+    drawn = [list(line.get_ydata()) for line in axes.lines]
+    assert drawn == [[32, 32, 32], [42, 52, 62], [20, 40, 60]]
+    assert list(axes.lines[0].get_xdata()) == [10, 20, 30]
+    assert "layer 2" in words(figure)
+    assert save(figure, tmp_path / "course.png")[0].stat().st_size > 1000
+
+
+def test_a_journal_without_spans_is_refused(make_run: Callable[..., Path]) -> None:
+    (diary,) = read_diaries([make_run()])
+    with pytest.raises(UserError, match="tells no spans"):
+        draw_course(diary)
