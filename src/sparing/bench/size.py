@@ -13,9 +13,10 @@ from sparing.runs.config import RunConfig
 Size = Literal["auto", "small", "full"]
 Purpose = Literal["train", "generate", "evaluate"]
 
-DIM: Mapping[Purpose, int] = {"train": 256, "generate": 64, "evaluate": 512}
-"""Generation reads a million tokens on its way, so it has to be narrower."""
-BATCH, SEGMENT, MEMORY, DEPTH = 16, 128, 512, 2
+DIM: Mapping[Purpose, int] = {"train": 512, "generate": 64, "evaluate": 512}
+"""As near to the real widths as two cores get through in a minute, for the share of matrix work
+grows with the width; generation reads a million tokens on its way, so it has to be narrower."""
+BATCH, SEGMENT, MEMORY, DEPTH = 8, 128, 512, 2
 
 
 def settle(size: Size, device: torch.device) -> Literal["small", "full"]:
@@ -26,15 +27,18 @@ def settle(size: Size, device: torch.device) -> Literal["small", "full"]:
 
 
 def small(run: RunConfig, purpose: Purpose) -> RunConfig:
-    """The run at a size for CPUs; nothing is ever enlarged."""
+    """The run at a size for CPUs; nothing is enlarged, and a model made for them stays as it is."""
+    shrink = SHRINK.get(run.family)
+    model = shrink(run.model, DIM[purpose]) if shrink else run.model
+    if shrink and model == run.model:
+        return run
     train = replace(
         run.train,
         batch=min(run.train.batch, BATCH),
         segment=min(run.train.segment, SEGMENT),
         batch_split=1,
     )
-    shrink = SHRINK.get(run.family)
-    return replace(run, train=train, model=shrink(run.model, DIM[purpose]) if shrink else run.model)
+    return replace(run, train=train, model=model)
 
 
 def small_sha_rnn(config: SHARNNConfig, dim: int) -> SHARNNConfig:

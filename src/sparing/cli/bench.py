@@ -38,7 +38,7 @@ def train(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    steps: Annotated[int, typer.Option(help="Steps to measure.")] = 18,
+    steps: Annotated[int, typer.Option(help="Steps to measure.")] = 12,
     count: Threads = None,
     target: Device = "auto",
     out: Out = None,
