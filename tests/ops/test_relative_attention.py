@@ -101,8 +101,7 @@ def test_the_shifted_form_has_the_gradients_of_the_definition(
     ],
 )
 def test_key_counts(segment: int, memory: int, reach: int | None, counts: list[int]) -> None:
-    distance_TS = reference.distances(segment, memory + segment, torch.device("cpu"))
-    seen_TS = ~reference.hidden(distance_TS, reach)
+    seen_TS = ~reference.unseen(segment, memory + segment, reach, torch.device("cpu"))
     assert seen_TS.sum(-1).tolist() == counts
     assert seen_TS[torch.arange(segment), torch.arange(segment) + memory].all()
 

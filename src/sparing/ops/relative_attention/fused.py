@@ -27,9 +27,15 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
 ) -> Tensor:
     """See the package's docstring."""
     content_BTHK, position_BTHK = queries(query_BTHK, bias)
-    # The shifted view starts anywhere; kernels on GPUs want their mask aligned.
-    mask_BHTS = by_distance(position_BTHK, positions_SHK).contiguous()
-    hide_(mask_BHTS, reach)
+    mask_BHTS = by_distance(position_BTHK, positions_SHK)
+    if mask_BHTS.device.type != "cpu":
+        # The shifted view starts anywhere; kernels on GPUs want their mask aligned.
+        mask_BHTS = mask_BHTS.contiguous()
+    if reach is None:
+        # Without a reach all of memory is in sight.
+        hide_(mask_BHTS[..., keys_BSHK.size(1) - query_BTHK.size(1) :], reach)
+    else:
+        hide_(mask_BHTS, reach)
     mixed_BHTK = F.scaled_dot_product_attention(
         content_BTHK.transpose(1, 2),
         keys_BSHK.transpose(1, 2),

@@ -29,19 +29,22 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     row_TS = (keys - 1 - distance_TS).clamp(max=keys - 1)
     position_BHTS = position_BHTS.gather(-1, row_TS.expand_as(position_BHTS))
     scores_BHTS = (content_BHTS + position_BHTS) * query_BTHK.size(-1) ** -0.5
-    scores_BHTS = scores_BHTS.masked_fill(hidden(distance_TS, reach), float("-inf"))
+    scores_BHTS = scores_BHTS.masked_fill(
+        unseen(segment, keys, reach, scores_BHTS.device), float("-inf")
+    )
     weights_BHTS = drop(torch.softmax(scores_BHTS, dim=-1), dropout)
     return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
 
 
 def distances(segment: int, keys: int, device: torch.device) -> Tensor:
     """How many positions back each key (columns) lies from each query (rows); future ones < 0."""
-    query_T1 = torch.arange(segment, device=device)[:, None] + (keys - segment)
+    query_T1 = torch.arange(keys - segment, keys, device=device)[:, None]
     return query_T1 - torch.arange(keys, device=device)
 
 
-def hidden(distance_TS: Tensor, reach: int | None) -> Tensor:
+def unseen(segment: int, keys: int, reach: int | None, device: torch.device) -> Tensor:
     """Which keys a query must not see: the future, and what lies beyond its reach."""
-    if reach is None:
-        return distance_TS < 0
-    return (distance_TS < 0) | (distance_TS >= max(1, reach))
+    query_T1 = torch.arange(keys - segment, keys, device=device)[:, None]
+    key_S = torch.arange(keys, device=device)
+    future_TS = key_S > query_T1
+    return future_TS if reach is None else future_TS | (key_S <= query_T1 - max(1, reach))

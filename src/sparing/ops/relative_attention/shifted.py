@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparing.ops.dropout import dropout as drop
-from sparing.ops.relative_attention.reference import distances, hidden
+from sparing.ops.relative_attention.reference import unseen
 
 if TYPE_CHECKING:
     from sparing.ops.relative_attention import Bias
@@ -48,7 +48,7 @@ def hide_(scores_BHTS: Tensor, reach: int | None) -> None:
     """Put minus infinity where a query must not look."""
     segment, keys = scores_BHTS.shape[-2:]
     if segment > 1 or (reach is not None and keys > reach):
-        unseen_TS = hidden(distances(segment, keys, scores_BHTS.device), reach)
+        unseen_TS = unseen(segment, keys, reach, scores_BHTS.device)
         scores_BHTS.masked_fill_(unseen_TS, float("-inf"))
 
 
