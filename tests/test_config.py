@@ -81,6 +81,54 @@ def test_bad_settings_are_named(setting: str, words: str) -> None:
         with_settings(BASE, [setting])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    plain: str = "x"
+    maybe: str | None = "x"
+    choice: Literal["1", "none", "true"] = "1"
+    some: tuple[str, ...] = ()
+
+
+TYPED = ["2024.10", "1e5", "1,2", "none", "null", "true", "007", "'q'", "()", "", "0x1f", "[1]"]
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_text_stays_as_it_was_typed(text: str) -> None:
+    assert with_settings(Texts(), [f"plain={text}"]).plain == text
+    expected = None if text in ("none", "null") else text
+    assert with_settings(Texts(), [f"maybe={text}"]).maybe == expected
+
+
+@pytest.mark.parametrize("text", ["1", "none", "true"])
+def test_a_choice_of_words_may_look_like_a_number(text: str) -> None:
+    assert with_settings(Texts(), [f"choice={text}"]).choice == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,b", ("a", "b")),
+        ("a, b", ("a", "b")),
+        ("a", ("a",)),
+        ("a,", ("a",)),
+        ("1,2.50,none", ("1", "2.50", "none")),
+        ("()", ()),
+        ("", ()),
+    ],
+)
+def test_a_list_of_words_needs_no_quotes(text: str, expected: tuple[str, ...]) -> None:
+    assert with_settings(Texts(), [f"some={text}"]).some == expected
+
+
+def test_spaces_around_the_sign_do_not_count() -> None:
+    assert with_settings(Texts(), ["plain = 1.50 "]).plain == "1.50"
+
+
+def test_a_number_in_json_is_no_text() -> None:
+    with pytest.raises(UserError, match=r"plain must be text, not 1\.5"):
+        from_json(Texts, {"plain": 1.5})
+
+
 def test_json_with_a_missing_or_unknown_name_is_refused() -> None:
     with pytest.raises(UserError, match="name is missing"):
         from_json(Outer, {})

@@ -69,7 +69,7 @@ def _edited(config: Config, edits: Mapping[str, str], where: str) -> Config:
         elif set(inner) != {""}:
             raise UserError(f"setting {whole} has no fields")
         else:
-            values[name] = coerce(_literal(inner[""]), hints[name], whole)
+            values[name] = coerce(_understood(inner[""], hints[name]), hints[name], whole)
     return dataclasses.replace(config, **values)  # type: ignore[type-var]  # a dataclass
 
 
@@ -100,8 +100,6 @@ def _coerce_scalar(value: Any, hint: Any, where: str) -> Any:
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
-    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     raise UserError(f"setting {where} must be {_name(hint)}, not {value!r}")
@@ -130,6 +128,21 @@ def _coerce_tuple(value: Any, arguments: tuple[Any, ...], where: str) -> tuple[A
     if len(items) != len(arguments):
         raise UserError(f"setting {where} needs {len(arguments)} values, not {len(items)}")
     return tuple(coerce(item, kind, where) for item, kind in zip(items, arguments, strict=True))
+
+
+def _understood(text: str, hint: Any) -> Any:
+    """`text` as a value for `coerce`; where words are wanted they stay as they were typed."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        others = [argument for argument in arguments if argument is not type(None)]
+        if len(others) == 1 and text.lower() not in ("none", "null"):
+            return _understood(text, others[0])
+    if hint is str or (origin is Literal and all(isinstance(word, str) for word in arguments)):
+        return text
+    if origin is tuple and arguments == (str, ...):
+        words = [] if text == "()" else [word.strip() for word in text.split(",")]
+        return words[:-1] if words and not words[-1] else words
+    return _literal(text)
 
 
 def _literal(text: str) -> Any:

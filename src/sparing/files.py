@@ -1,5 +1,6 @@
 """Writing that cannot leave half a file behind, and a lock that dies with its process."""
 
+import errno
 import fcntl
 import json
 import os
@@ -17,11 +18,22 @@ def writing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield scratch
-        sync(scratch)
-        os.replace(scratch, path)
+        with naming(path):
+            yield scratch
+            sync(scratch)
+            os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError inside name `path` where it names no file, as a failed write does not."""
+    try:
+        yield
+    except OSError as problem:
+        problem.filename = problem.filename or str(path)
+        raise
 
 
 def sync(path: Path) -> None:
@@ -31,6 +43,17 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Write all of `data` to the disk, or raise an OSError that names `path`."""
+    with naming(path), open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        found, wanted = os.fstat(file.fileno()).st_size, memoryview(data).nbytes
+        if found != wanted:
+            raise OSError(errno.EIO, f"{found:,} of {wanted:,} bytes were written", str(path))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -45,17 +68,29 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{path} cannot be read: {problem}") from None
+    except (OSError, ValueError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(f"{path} cannot be read: {reason}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; a UserError when it is missing, damaged or anything else."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds a {type(found).__name__}, not an object")
+    return found
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process; the kernel lets go of it however the process ends."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold `folder` for this process; the kernel lets go of it however the process ends.
+
+    While another process holds it, `wait` for that one to let go; otherwise refuse.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a+", encoding="utf-8") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
             raise UserError(f"{folder} is in use by another process") from None
         yield

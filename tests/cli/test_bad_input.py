@@ -34,6 +34,13 @@ def refused(said: Said, *words: str) -> None:
         (["train", "--resume"], ["--out"]),
         (["train", "--resume", "--out", "nowhere"], ["nowhere"]),
         (["train"], ["recipe"]),
+        (["train", "quickstart", "--checkpoint", "best"], ["--resume"]),
+        (["train", "quickstart", "--set", "model.vocab_size=9"], ["data"]),
+        (["train", "quickstart", "--set", "model.dim=0"], ["dim"]),
+        (["train", "quickstart", "--set", "model.dropout_hidden=1"], ["dropout"]),
+        (["train", "quickstart", "--set", "train.seed=-1"], ["train.seed"]),
+        (["train", "quickstart", "--set", "evaluate.batch=0"], ["evaluate.batch"]),
+        (["train", "quickstart", "--set", "train.evaluate_bytes=0"], ["train.evaluate_bytes"]),
         (["trian", "quickstart"], ["train"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["generate", "nowhere"], ["nowhere"]),
@@ -115,6 +122,22 @@ def test_lanes_and_text_cannot_change_under_way(setting: str, run: Path, sparing
     before = (run / "config.json").read_bytes()
     said = sparing("train", "--resume", "--out", run, "--set", setting, "--quiet")
     refused(said, setting.partition("=")[0])
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_a_missing_checkpoint_does_not_start_anew(run: Path, sparing: Sparing) -> None:
+    journal = (run / "metrics.jsonl").read_bytes()
+    more = ("--set", "train.steps=20", "--quiet")
+    refused(sparing("train", "--resume", "--out", run, "--checkpoint", "bets", *more), "bets")
+    said = sparing("train", "--resume", "--out", run, "--checkpoint", "previous", *more)
+    refused(said, "no checkpoint", "last")
+    assert (run / "metrics.jsonl").read_bytes() == journal
+
+
+def test_a_second_pass_needs_a_budget(run: Path, sparing: Sparing) -> None:
+    before = (run / "config.json").read_bytes()
+    said = sparing("train", "--resume", "--out", run, "--set", "optim.lr=1e-3", "--quiet")
+    refused(said, "budget is spent")
     assert (run / "config.json").read_bytes() == before
 
 

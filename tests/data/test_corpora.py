@@ -3,8 +3,10 @@ import hashlib
 import io
 import lzma
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -155,6 +157,35 @@ def test_get_downloads_once_and_keeps_only_the_splits(
     assert not (cache / "downloads" / "digits").exists()
     (folder / "digits.zip").unlink()
     assert read_splits("digits")["valid"] == TEXT[80:90]
+
+
+def test_who_needs_the_same_download_waits_and_takes_what_the_other_has_stored(
+    digits: Corpus, site: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, address = site
+    (folder / "digits.gz").write_bytes(TEXT)
+    online = dataclasses.replace(digits, urls=(f"{address}/digits.gz",))
+    monkeypatch.setitem(CORPORA, "digits", online)
+    asked, proceed, fetched = threading.Event(), threading.Event(), []
+
+    def slow(*arguments: object, **options: object) -> dict[str, bytes]:
+        fetched.append(1)
+        asked.set()
+        assert proceed.wait(10)
+        return whole(*arguments, **options)  # type: ignore[arg-type]
+
+    whole = corpora._fetch
+    monkeypatch.setattr(corpora, "_fetch", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(read_splits, "digits", progress=False)
+        assert asked.wait(10)
+        second = pool.submit(read_splits, "digits", progress=False)
+        time.sleep(0.1)
+        assert not second.done()
+        proceed.set()
+        assert first.result(10) == second.result(10)
+    assert len(fetched) == 1
+    assert not (cache / "downloads" / "digits").exists()
 
 
 def test_three_plain_files_are_a_home_too(

@@ -1,3 +1,5 @@
+import errno
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -59,6 +61,25 @@ def test_ids_are_mapped_and_cannot_be_changed(corpus: Path) -> None:
         ids[0] = 1
 
 
+def test_each_splits_text_has_a_checksum(corpus: Path) -> None:
+    found = prepare(config(corpus, vocab="symbols"), progress=False).texts()
+    parts = split_by_bytes(TEXT)
+    assert found == {name: hashlib.sha256(text).hexdigest() for name, text in parts.items()}
+
+
+def test_a_full_disk_leaves_no_folder(
+    corpus: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: memoryview) -> None:
+        path.write_bytes(bytes(data)[:10])
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(tokens, "write_bytes", full)
+    with pytest.raises(OSError, match=r"No space left.*train\.bin"):
+        prepare(config(corpus), progress=False)
+    assert list((cache / "tokens").iterdir()) == []
+
+
 def test_a_second_call_reads_no_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config(corpus), progress=False)
     monkeypatch.setattr(tokens, "read_splits", None)
@@ -118,6 +139,10 @@ def test_a_damaged_bin_is_refused_by_name(corpus: Path, damage: str) -> None:
     [
         ({"format": 99}, "not of token format"),
         ({"splits": {}}, "damaged"),
+        ({"splits": "x"}, "damaged"),
+        ({"config": []}, "damaged"),
+        ({"vocab": []}, "damaged"),
+        ({"splits": {"train": {"tokens": "9", "dtype": "|u1"}}}, "damaged"),
         ({"vocab": {"kind": "runes"}}, "unknown vocabulary"),
         ({"config": {"korpus": "x"}}, "unknown setting"),
     ],

@@ -169,6 +169,15 @@ def test_the_report_names_the_protocol_and_the_context(tiny, split, cpu) -> None
     assert (streams.size_bytes, streams.words) == (80, 8)
 
 
+def test_either_way_the_report_counts_the_whole_split(tiny, split, cpu) -> None:
+    for found in (
+        carried(tiny(), split(41), cpu, batch=4),
+        windowed(tiny(), split(41), cpu, window=8, stride=3),
+    ):
+        assert (found.tokens, found.size_bytes, found.words) == (41, 82, 8)
+        assert 0 < found.elapsed_s < 60
+
+
 def test_progress_is_silent_where_nobody_watches(tiny, split, cpu, capsys) -> None:
     carried(tiny(), split(40), cpu, progress=True)
     windowed(tiny(), split(40), cpu, window=8, stride=2, progress=True)

@@ -85,7 +85,8 @@ def test_cudnn_takes_dropped_weights_without_a_word(device: str) -> None:
                 torch.manual_seed(9)
                 dropped = dropout(core.cell.weight_hh_l0, 0.4)
             expected = by_hand(core, dropped, x, state)
-            close = {"rtol": 0, "atol": 3e-2 if low else 1e-5}
+            # cuDNN multiplies float32 in TF32, which keeps ten bits.
+            close = {"rtol": 0, "atol": 3e-2 if low else 5e-3}
             torch.testing.assert_close(found.float(), expected, **close)
             ours, theirs = (
                 torch.autograd.grad(y.float().sum(), core.cell.weight_hh_l0)[0]

@@ -1,5 +1,6 @@
 """Checkpoints survive kills and refuse damage."""
 
+import errno
 import itertools
 import os
 import shutil
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from sparing.errors import UserError
 from sparing.train import checkpoint
@@ -109,3 +111,88 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
         checkpoint.load(tmp_path, "last", {**IDENTITY, "dim": 4})
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoint.load(tmp_path, "best", IDENTITY)
+
+
+def complaint(folder: Path) -> str:
+    try:
+        assert step_of(folder, "last") == 2
+    except UserError as refusal:
+        return str(refusal)
+    return ""
+
+
+def test_every_flipped_bit_of_a_manifest_is_refused_in_one_line(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    checkpoint.save(tmp_path, "last", number(2), IDENTITY)
+    file = tmp_path / "last" / "manifest.json"
+    content, harmless = file.read_bytes(), 0
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        said = complaint(tmp_path)
+        harmless += not said
+        assert not said or "manifest.json" in said
+        assert not said or said.endswith("still there: previous (choose with --checkpoint)")
+        assert "\n" not in said
+    # The newline that ends the file may become other white space.
+    assert harmless <= 8
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "null", '{"format": 1}', '{"crc32": [1]}'])
+def test_another_manifest_is_refused(content: str, tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    (tmp_path / "last" / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        checkpoint.load(tmp_path, "last", IDENTITY)
+
+
+def test_without_a_manifest_what_is_still_there_is_offered(tmp_path: Path) -> None:
+    for name in ("last", "last", "best"):
+        checkpoint.save(tmp_path, name, number(1), IDENTITY)
+    (tmp_path / "last" / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"is missing; still there: previous, best"):
+        checkpoint.load(tmp_path, "last", IDENTITY)
+    assert checkpoint.present(tmp_path) == ["last", "previous", "best"]
+
+
+def test_tensors_that_the_manifest_does_not_name_are_not_read(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    (tmp_path / "last" / "stray.safetensors").write_bytes(b"stray")
+    assert checkpoint.load(tmp_path, "last", IDENTITY).tensors.keys() == {"model", "state"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Error while serializing: I/O error: No space left on device (os error 28)",
+        'IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
+    ],
+)
+def test_a_full_disk_is_an_os_error_and_leaves_the_checkpoint(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError(words)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left") as failure:
+        checkpoint.save(tmp_path, "last", number(2), IDENTITY)
+    assert failure.value.errno == errno.ENOSPC
+    assert str(failure.value.filename).endswith("model.safetensors")
+    assert os.listdir(tmp_path) == ["last"]
+    assert step_of(tmp_path) == 1
+
+
+def test_a_fault_that_is_not_the_systems_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(tensors: object, path: Path) -> None:
+        raise SafetensorError("Error while serializing: unknown dtype")
+
+    monkeypatch.setattr(checkpoint, "save_file", faulty)
+    with pytest.raises(SafetensorError, match="unknown dtype"):
+        checkpoint.save(tmp_path, "last", number(1), IDENTITY)

@@ -1,5 +1,6 @@
 """The loop: what it computes, what it survives, what it writes down."""
 
+import itertools
 import math
 import os
 import signal
@@ -18,6 +19,7 @@ from sparing.models.api import Output, State
 from sparing.models.sha_rnn import SHARNN
 from sparing.train import journal
 from sparing.train.capture import restore, second_pass
+from sparing.train.checkpoint import Checkpoint
 from sparing.train.journal import TIMINGS
 from sparing.train.loop import backward, fit
 from sparing.train.scale import LossScale
@@ -113,6 +115,29 @@ def test_three_in_a_row_go_back_to_the_last_checkpoint(tmp_path: Path) -> None:
     assert events[-1] == "went back to the weights of step 5"
     assert run.progress.rollbacks == 1
     assert run.progress.step == 9
+    five = fitted(tmp_path / "five", 5)
+    for name, parameter in run.model.named_parameters():
+        torch.testing.assert_close(parameter, five[name], rtol=0, atol=0)
+
+
+def fitted(folder: Path, steps: int) -> dict[str, Tensor]:
+    """Weights after that many undisturbed steps."""
+    folder.mkdir()
+    run = training(poisoned(range(0)))
+    fit(run, budget(steps=steps), PLAIN, desk(folder, Shelf()))
+    return dict(run.model.named_parameters())
+
+
+def test_no_checkpoint_is_written_while_the_loss_is_not_finite(tmp_path: Path) -> None:
+    shelf = Shelf()
+    run = training(poisoned(range(5, 7)))
+    place = desk(tmp_path, shelf)
+    steps: list[int] = []
+    place = replace(place, save=lambda name, saved: steps.append(saved.cursor["step"]))
+    fit(run, budget(steps=8, checkpoint_every=1), PLAIN, place)
+    assert 5 not in steps
+    assert 6 not in steps
+    assert {4, 7, 8} <= set(steps)
 
 
 def test_a_run_that_only_yields_nan_ends_with_a_sentence(tmp_path: Path) -> None:
@@ -149,12 +174,47 @@ def test_a_budget_in_epochs_reads_every_token_that_often(tmp_path: Path) -> None
     assert [entry["step"] for entry in entries(tmp_path, "valid")] == [17, 34]
 
 
-def test_a_budget_in_minutes_anneals_to_its_end(tmp_path: Path) -> None:
+def test_a_budget_in_minutes_anneals_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr("sparing.train.clock.Clock.elapsed_s", lambda clock: float(next(ticks)))
+    config = budget(steps=None, minutes=1.0)
+    fit(training(), config, ScheduleConfig(shape="linear"), desk(tmp_path, Shelf()))
+    rates = [entry["lr"] for entry in entries(tmp_path, "train")]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == pytest.approx(1e-2, rel=0.05)
+    assert rates[-1] < 5e-4
+
+
+def test_time_spent_before_training_counts_against_the_budget(tmp_path: Path) -> None:
     run = training()
-    config = budget(steps=None, minutes=1e-9)
-    fit(run, config, ScheduleConfig(shape="linear"), desk(tmp_path, Shelf()))
+    run.head_start_s = 120
+    fit(run, budget(steps=None, minutes=1.0), PLAIN, desk(tmp_path, Shelf()))
     assert run.progress.step == 0
-    assert entries(tmp_path, "valid")
+
+
+def test_killed_after_the_last_evaluation_it_is_noted_once(tmp_path: Path) -> None:
+    class Every(Shelf):
+        def __init__(self) -> None:
+            super().__init__()
+            self.all: list[Checkpoint] = []
+
+        def save(self, name: str, checkpoint: Checkpoint) -> None:
+            super().save(name, checkpoint)
+            self.all += [self.kept[name]] if name == "last" else []
+
+    shelf, config = Every(), budget(steps=20, checkpoint_every=20)
+    fit(training(), config, PLAIN, desk(tmp_path, shelf))
+    whole = entries(tmp_path)
+    before_judging, after = shelf.all
+    assert after.cursor["judged_step"] == 20 != before_judging.cursor["judged_step"]
+    again = training()
+    restore(again, before_judging)
+    again.stream.cursor = again.progress.cursor
+    journal.rewind(tmp_path / "metrics.jsonl", again.progress.journal_bytes)
+    fit(again, config, PLAIN, desk(tmp_path, shelf))
+    assert entries(tmp_path) == whole
 
 
 def test_the_best_weights_are_kept_apart(tmp_path: Path) -> None:

@@ -1,14 +1,25 @@
 """`sparing evaluate`: exact bits per byte of a run."""
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, Settings, Source, show
+from sparing.cli.options import (
+    CheckpointName,
+    Device,
+    Json,
+    Settings,
+    Source,
+    given,
+    refuse_apart,
+    refuse_strays,
+    show,
+)
 from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
@@ -17,11 +28,30 @@ from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
-from sparing.runs.config import RunConfig, with_settings
+from sparing.runs.config import EvaluateConfig, RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
+
+NEEDS = {
+    "--stride": ("--window",),
+    "--cache-theta": ("--cache",),
+    "--cache-lambda": ("--cache",),
+    "--dynamic-rule": ("--dynamic",),
+    "--dynamic-lr": ("--dynamic",),
+    "--dynamic-decay": ("--dynamic",),
+}
+"""Options that mean nothing without another."""
+APART = {
+    "--context": ("--window", "--memory", "--cache", "--dynamic"),
+    "--window": ("--memory", "--cache", "--segment", "--dynamic"),
+    "--dynamic": ("--memory", "--cache"),
+}
+"""Ways of reading, and what would be lost on them."""
+TWICE = {"--batch": "evaluate.batch", "--segment": "evaluate.segment", "--memory": "model.memory"}
+"""Options that stand for a setting."""
 
 
 def evaluate(
+    call: typer.Context,
     path: Annotated[Path, typer.Argument(metavar="RUN")],
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part to score.")] = (
         "valid"
@@ -70,141 +100,193 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a split exactly: every byte once, each from the bytes before it."""
-    if adapting and (window, memory, context) != (None, None, None):
-        raise UserError("--dynamic reads one stream; leave out --window, --memory and --context")
+    settings = settings or []
+    _refuse_contradictions(given(call), settings)
     folder = open_run(path)
     stored = folder.config()
-    hardware = device.pick(target, stored.train.precision if precision == "auto" else precision)
-    run = with_settings(stored, settings or [])
-    run = replace(run, evaluate=_reading(run, batch, segment))
-    tokens = prepare_for_run(folder, stored.data, source)
-    text = _text(tokens, split, protocol, size)
+    case = Case(
+        folder=folder,
+        run=_changed(stored, settings, batch, segment),
+        checkpoint=checkpoint,
+        hardware=device.pick(target, stored.train.precision if precision == "auto" else precision),
+        tokens=prepare_for_run(folder, stored.data, source),
+        split=split,
+        protocol=protocol,
+        size=size,
+    )
     if context is not None:
-        report = _context(_load(folder, hardware, checkpoint, run), text, hardware, context)
-        show(report, as_json=as_json)
+        show(_context(case, context), as_json=as_json)
         return
-    # A model trained without newlines has no other way of being measured.
-    ask = Asking(protocol if stored.data.newlines else "no-newlines", window, stride)
-    if cache is not None:
-        ask.use(CacheConfig(window=cache, theta=cache_theta, share=cache_lambda))
+    reading = Reading(
+        # A model trained without newlines has no other way of being measured.
+        protocol=protocol if stored.data.newlines else "no-newlines",
+        window=window,
+        stride=stride,
+        cache=None
+        if cache is None
+        else CacheConfig(window=cache, theta=cache_theta, share=cache_lambda),
+    )
     if memory is not None:
-        _sweep(folder, hardware, (run, checkpoint), text, ask, memory, as_json=as_json)
+        _sweep(case, reading, _lengths(memory), as_json=as_json)
         return
-    model, name = _load(folder, hardware, checkpoint, run), folder.checkpoint(checkpoint)
-    result = ask.answer(model, text, hardware, run)
-    about = {
-        "precision": hardware.precision,
-        "checkpoint": name,
-        "step": folder.step(name),
-    }
-    found = {_label(split, ask): {"split": split, **result.to_json(), **about}}
-    report = next(iter(found.values()))
+    how = None
     if adapting:
         how = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
-        how = replace(how, segment=segment or how.segment)
-        train = _text(tokens, "train", protocol, None)
-        moved = dynamic(
-            model, text, hardware, how, train=train, protocol=ask.protocol, progress=True
-        )
-        found[f"{_label(split, ask)}, dynamic"] = {"split": split, **moved.to_json(), **about}
-        report = report | {"dynamic": moved.to_json()}
+        how = how if segment is None else replace(how, segment=segment)
+    found, report = _measured(case, reading, how)
     if size is None and not settings:
         folder.note_results(found)
     show(report, as_json=as_json)
 
 
-class Asking:
-    """How the split is to be read."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """What is measured: a run, perhaps under other settings, and a text."""
 
-    def __init__(self, protocol: str, window: int | None, stride: int | None) -> None:
-        if stride is not None and window is None:
-            raise UserError("--stride needs --window")
-        self.protocol, self.window = protocol, window
-        self.cache: CacheConfig | None = None
-        self.stride = stride if stride is not None or window is None else max(1, window // 2)
+    folder: RunFolder
+    run: RunConfig
+    hardware: Hardware
+    checkpoint: str | None
+    tokens: Tokens
+    split: str
+    protocol: str
+    size: int | None
 
-    def use(self, cache: CacheConfig) -> None:
-        """Put a cache beside the model."""
+    def text(self) -> Split:
+        """The text to score."""
+        return self._read(self.split, self.size)
+
+    def train(self) -> Split:
+        """The text the run was trained on."""
+        return self._read("train", None)
+
+    def _read(self, name: str, size: int | None) -> Split:
+        split, vocab = self.tokens.split(name), self.tokens.vocab
+        if size is not None:
+            split = first_bytes(split, size, vocab)
+        return without_newlines(split, vocab) if self.protocol == "no-newlines" else split
+
+    def model(self) -> LanguageModel:
+        """The trained weights under the case's settings."""
+        return load_model(self.folder, self.hardware, self.checkpoint, self.run)
+
+    def entry(self, found: Evaluation) -> dict[str, Any]:
+        """Figures, with what they are figures of."""
+        name = self.folder.checkpoint(self.checkpoint)
+        return {
+            "split": self.split,
+            **found.to_json(),
+            "precision": self.hardware.precision,
+            "checkpoint": name,
+            "step": self.folder.step(name),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How the text is read, besides `evaluate.batch` and `evaluate.segment`."""
+
+    protocol: str
+    window: int | None = None
+    """Length of fresh windows; none: carried streams."""
+    stride: int | None = None
+    """Tokens scored per window; none: half of it."""
+    cache: CacheConfig | None = None
+
+    def answer(self, case: Case, model: LanguageModel) -> Evaluation:
+        """Score the case's text."""
+        text, hardware, e = case.text(), case.hardware, case.run.evaluate
+        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": True}
         if self.window is not None:
-            raise UserError("--cache remembers carried streams; leave --window out")
-        self.cache = cache
-
-    def answer(
-        self, model: LanguageModel, text: Split, hardware: Hardware, run: RunConfig
-    ) -> Evaluation:
-        """Score `text`."""
-        batch = run.evaluate.batch
+            stride = self._stride(self.window)
+            return windowed(model, text, hardware, window=self.window, stride=stride, **common)
         if self.cache is not None:
-            return cached(
-                model,
-                text,
-                hardware,
-                self.cache,
-                batch=batch,
-                segment=run.evaluate.segment,
-                protocol=self.protocol,
-                progress=True,
+            return cached(model, text, hardware, self.cache, segment=e.segment, **common)
+        return carried(model, text, hardware, segment=e.segment, **common)
+
+    def label(self, split: str, now: EvaluateConfig, stored: EvaluateConfig) -> str:
+        """The name of the figures in results.json; the usual batch and segment go unsaid."""
+        if self.window is not None:
+            pace = f"window {self.window} stride {self._stride(self.window)}"
+            return _joined(split, self.protocol, pace)
+        words = [
+            f"{name} {value}"
+            for name in ("batch", "segment")
+            if (value := getattr(now, name)) != getattr(stored, name)
+        ]
+        if (c := self.cache) is not None:
+            words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
+        return _joined(split, self.protocol, *words)
+
+    def _stride(self, window: int) -> int:
+        return max(1, window // 2) if self.stride is None else self.stride
+
+
+def _refuse_contradictions(options: Set[str], settings: Sequence[str]) -> None:
+    refuse_strays(options, NEEDS)
+    refuse_apart(options, APART)
+    named = {setting.partition("=")[0].strip() for setting in settings}
+    for option, setting in TWICE.items():
+        if option in options and setting in named:
+            raise UserError(f"{option} and --set {setting} say the same; leave one of them out")
+
+
+def _changed(
+    stored: RunConfig, settings: Sequence[str], batch: int | None, segment: int | None
+) -> RunConfig:
+    reading = {"evaluate.batch": batch, "evaluate.segment": segment}
+    options = [f"{name}={value}" for name, value in reading.items() if value is not None]
+    run = with_settings(stored, [*settings, *options])
+    for setting in settings:
+        if not setting.strip().startswith(("model.", "evaluate.")):
+            raise UserError(
+                f"--set {setting} would change nothing here: "
+                "evaluate takes settings of model and evaluate"
             )
-        if self.window is None or self.stride is None:
-            return carried(
-                model,
-                text,
-                hardware,
-                batch=batch,
-                segment=run.evaluate.segment,
-                protocol=self.protocol,
-                progress=True,
-            )
-        return windowed(
-            model,
-            text,
-            hardware,
-            window=self.window,
-            stride=self.stride,
-            batch=batch,
-            protocol=self.protocol,
-            progress=True,
-        )
+    return run
 
 
-def _reading(run: RunConfig, batch: int | None, segment: int | None) -> Any:
-    e = run.evaluate
-    return replace(e, batch=batch or e.batch, segment=segment or e.segment)
+def _measured(
+    case: Case, reading: Reading, how: DynamicConfig | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Entries for results.json, and the report to print."""
+    model, now, stored = case.model(), case.run.evaluate, case.folder.config().evaluate
+    report = case.entry(reading.answer(case, model))
+    found = {reading.label(case.split, now, stored): report}
+    if how is None:
+        return found, report
+    moved = dynamic(
+        model,
+        case.text(),
+        case.hardware,
+        how,
+        train=case.train(),
+        protocol=reading.protocol,
+        progress=True,
+    )
+    pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
+    found[_joined(case.split, reading.protocol, *pace, "dynamic")] = case.entry(moved)
+    return found, report | {"dynamic": moved.to_json()}
 
 
-def _text(tokens: Tokens, name: str, protocol: str, size: int | None) -> Split:
-    split = tokens.split(name)
-    if size is not None:
-        split = first_bytes(split, size, tokens.vocab)
-    return without_newlines(split, tokens.vocab) if protocol == "no-newlines" else split
+def _joined(split: str, protocol: str, *words: str) -> str:
+    return ", ".join([split, *([] if protocol == "bytes" else [protocol]), *words])
 
 
-def _load(
-    folder: RunFolder, hardware: Hardware, checkpoint: str | None, run: RunConfig
-) -> LanguageModel:
-    return load_model(folder, hardware, checkpoint, run)
-
-
-def _sweep(
-    folder: RunFolder,
-    hardware: Hardware,
-    what: tuple[RunConfig, str | None],
-    text: Split,
-    ask: Asking,
-    memory: str,
-    *,
-    as_json: bool,
-) -> None:
-    run, checkpoint = what
+def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: bool) -> None:
     rows = []
-    for length in _lengths(memory):
-        changed = with_settings(run, [f"model.memory={length}"])
-        result = ask.answer(_load(folder, hardware, checkpoint, changed), text, hardware, changed)
-        rows.append({"memory": length, **result.to_json()})
+    for length in lengths:
+        # A segment sees itself whole: up to its length, all lengths of memory would be one.
+        usual = case.run.evaluate.segment
+        segment = min(usual, max(1, length // 2)) if length else usual
+        changed = [f"model.memory={length}", f"evaluate.segment={segment}"]
+        now = replace(case, run=with_settings(case.run, changed))
+        result = reading.answer(now, now.model())
+        rows.append({"memory": length, "segment": segment, **result.to_json()})
         if not as_json:
             typer.echo(
-                f"memory {length:>6,}  {result.bits_per_byte:.4f} bits per byte"
-                f"  {result.elapsed_s:.1f} s"
+                f"memory {length:>6,}  segment {segment:>5,}"
+                f"  {result.bits_per_byte:.4f} bits per byte  {result.elapsed_s:.1f} s"
             )
     if as_json:
         typer.echo(json.dumps({"memory": rows}))
@@ -217,8 +299,16 @@ def _lengths(memory: str) -> list[int]:
         raise UserError(f"--memory takes numbers such as 0,1000,5000, not {memory!r}") from None
 
 
-def _context(model: LanguageModel, text: Split, hardware: Hardware, length: int) -> dict[str, Any]:
-    points = context_curve(model, text, hardware, length=length)
+def _context(case: Case, length: int) -> dict[str, Any]:
+    e = case.run.evaluate
+    points = context_curve(
+        case.model(),
+        case.text(),
+        case.hardware,
+        length=length,
+        batch=e.batch,
+        segment=e.segment,
+    )
     return {
         f"{point.low}-{point.high}": {
             "bits_per_byte": point.bits_per_byte,
@@ -227,14 +317,3 @@ def _context(model: LanguageModel, text: Split, hardware: Hardware, length: int)
         }
         for point in points
     }
-
-
-def _label(split: str, ask: Asking) -> str:
-    words = [split]
-    if ask.protocol != "bytes":
-        words.append(ask.protocol)
-    if ask.window is not None:
-        words.append(f"window {ask.window} stride {ask.stride}")
-    if (c := ask.cache) is not None:
-        words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
-    return ", ".join(words)

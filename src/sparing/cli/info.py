@@ -14,6 +14,9 @@ from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import is_run, open_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
 
+BYTE_FOR_BYTE = ("bytes", "symbols")
+"""Vocabularies in which a token is a byte; how many bytes others hold depends on the text."""
+
 
 def recipes(as_json: Json = False) -> None:
     """List the recipes and what to expect of them."""
@@ -33,7 +36,7 @@ def info(
         bool, typer.Option("--config", help="Every setting, with what it means.")
     ] = False,
 ) -> None:
-    """Parameters, FLOPs per byte, state size, provenance."""
+    """Parameters, FLOPs per token and byte, state size, provenance."""
     run, extra = _find(name)
     run = with_settings(run, settings or [])
     report = _prices(run) | extra
@@ -73,6 +76,7 @@ def _prices(run: RunConfig) -> dict[str, Any]:
             "training": price.parameters_training,
             "deployed": price.parameters_deployed,
         },
-        "flops_per_byte": price.flops_per_token,
+        "flops_per_token": price.flops_per_token,
+        **({"flops_per_byte": price.flops_per_token} if run.data.vocab in BYTE_FOR_BYTE else {}),
         "state_bytes": price.state_bytes,
     }

@@ -1,10 +1,13 @@
 """Options and habits the verbs have in common."""
 
 import json
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from sparing.errors import UserError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
@@ -27,6 +30,31 @@ def show(data: dict[str, Any], *, as_json: bool) -> None:
     width = max(len(name) for name in data)
     for name, value in data.items():
         typer.echo(f"{name:<{width}}  {_words(value)}")
+
+
+def given(call: typer.Context) -> set[str]:
+    """The options that were written on the command line, whatever their values."""
+    return {
+        parameter.opts[0]
+        for parameter in call.command.params
+        if (source := call.get_parameter_source(str(parameter.name)))
+        and source.name == "COMMANDLINE"
+    }
+
+
+def refuse_strays(options: Set[str], needs: Mapping[str, Sequence[str]]) -> None:
+    """Refuse an option of `needs` that stands there without any of those it belongs to."""
+    for option, homes in needs.items():
+        if option in options and options.isdisjoint(homes):
+            raise UserError(f"{option} is for {' or '.join(homes)}; without it, leave {option} out")
+
+
+def refuse_apart(options: Set[str], apart: Mapping[str, Sequence[str]]) -> None:
+    """Refuse what an option of `apart` would leave unread."""
+    for option, others in apart.items():
+        strays = [other for other in others if other in options]
+        if option in options and strays:
+            raise UserError(f"{option} makes no use of {' or '.join(strays)}; leave one side out")
 
 
 def _words(value: Any) -> str:

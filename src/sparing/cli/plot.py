@@ -1,7 +1,7 @@
 """`sparing plot`: pictures of runs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, Source
+from sparing.cli.options import CheckpointName, Device, Json, Source, given, refuse_strays
 from sparing.data.tokens import Split, tokens_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -28,13 +28,13 @@ QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
 BELONGS = {
-    "--x": ("curves",),
-    "--line": ("curves",),
-    "--text": ("focus",),
-    "--length": ("focus", "context"),
-    "--windows": ("context",),
-    "--checkpoint": ("focus", "context", "spans"),
-    "--from": ("focus", "context"),
+    "--x": ("--what curves",),
+    "--line": ("--what curves",),
+    "--text": ("--what focus",),
+    "--length": ("--what focus", "--what context"),
+    "--windows": ("--what context",),
+    "--checkpoint": ("--what focus", "--what context", "--what spans"),
+    "--from": ("--what focus", "--what context"),
 }
 """Options that mean nothing to the other pictures."""
 
@@ -52,6 +52,7 @@ class Wish:
 
 
 def plot(
+    call: typer.Context,
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...")],
     what: Annotated[
         What,
@@ -83,9 +84,7 @@ def plot(
     as_json: Json = False,
 ) -> None:
     """Draw one or several runs; prints the path of each picture."""
-    given: dict[str, Any] = {"--x": axis, "--line": lines, "--text": text, "--length": length}
-    given |= {"--windows": windows, "--checkpoint": checkpoint, "--from": source}
-    _refuse_strays(what, given)
+    refuse_strays(given(call) | {f"--what {what}"}, BELONGS)
     # Before any work: whether there is matplotlib, and a place to write to.
     new_figure(1, 1)
     folders = [open_run(run) for run in runs]
@@ -113,12 +112,6 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
     if len(folders) > 1 and out is None:
         raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
     return target(out, folders[0].plots, what)
-
-
-def _refuse_strays(what: What, given: Mapping[str, Any]) -> None:
-    for option, value in given.items():
-        if value is not None and what not in BELONGS[option]:
-            raise UserError(f"{option} is for --what {' or '.join(BELONGS[option])}, not {what}")
 
 
 def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:

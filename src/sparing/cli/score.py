@@ -17,9 +17,9 @@ from sparing.runs.folder import load_model, open_run
 
 def score(
     path: Annotated[Path, typer.Argument(metavar="RUN")],
-    file: Annotated[Path, typer.Argument(help="One sentence a line; - is standard input.")] = Path(
-        "-"
-    ),
+    file: Annotated[
+        Path | None, typer.Argument(help="One sentence a line; - is standard input (the default).")
+    ] = None,
     text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Every token's nats.")] = False,
     ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
@@ -29,7 +29,9 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Log-probability and bits per byte of each sentence, each scored alone."""
-    sentences = _sentences(file, text or [], whole=whole)
+    if text and (file is not None or whole):
+        raise UserError("--text is scored without a file; leave FILE and --whole out")
+    sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
     folder, hardware = open_run(path), device.pick(target, "float32")
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
@@ -40,9 +42,11 @@ def score(
             _show(item, per_token=per_token)
 
 
-def _sentences(file: Path, given: list[str], *, whole: bool) -> list[bytes]:
-    if given:
-        return [text.encode("utf-8", errors="surrogateescape") for text in given]
+def _given(texts: list[str]) -> list[bytes]:
+    return [text.encode("utf-8", errors="surrogateescape") for text in texts]
+
+
+def _read(file: Path, *, whole: bool) -> list[bytes]:
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     sentences = [data] if whole else data.splitlines()
     sentences = [sentence for sentence in sentences if sentence]

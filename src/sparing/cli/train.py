@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from sparing.cli.options import Device, Settings, Source
+from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import open_run
@@ -29,18 +30,21 @@ def train(
     source: Source = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
     checkpoint: Annotated[
-        str, typer.Option(help="Checkpoint to resume from: last, previous or best.")
-    ] = "last",
+        Literal["last", "previous", "best"] | None,
+        typer.Option(help="Checkpoint to resume from; last by default."),
+    ] = None,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> int:
     """Train a recipe. Ctrl-C ends it with a checkpoint; --resume goes on from there."""
+    if checkpoint is not None and not resume:
+        raise UserError("--checkpoint goes with --resume")
     path = out or _default_path(name, resume=resume)
     run = _settled(_base(name, path, resume=resume), settings or [], minutes, corpus)
     options = TrainOptions(
         device=device,
         resume=resume,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint or "last",
         source=source,
         progress=not quiet,
         head_start_s=process_age_s(),
@@ -72,10 +76,18 @@ def _settled(
         if run.train.steps or run.train.epochs:
             settings = [*settings, "train.steps=none", "train.epochs=none"]
     if corpus is not None:
-        settings = [*settings, f"data.corpus={corpus}"]
+        settings = [*settings, f"data.corpus={_lasting(corpus)}"]
+    if any(s.replace(" ", "").startswith("model.vocab_size=") for s in settings):
+        raise UserError("model.vocab_size comes from the data; set data.vocab or data.vocab_size")
     if any(s.replace(" ", "").startswith(("train.steps=", "train.epochs=")) for s in settings):
         settings = _only_budget(run, settings)
     return with_settings(run, settings)
+
+
+def _lasting(corpus: str) -> str:
+    """A corpus's name as it is; a path made absolute, so that it holds in other folders too."""
+    path = Path(corpus)
+    return str(path.resolve()) if corpus not in CORPORA and path.exists() else corpus
 
 
 def _only_budget(run: RunConfig, settings: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from sparing.data.archive import read, unpack
 from sparing.data.fetch import download, home
 from sparing.data.folder import building
 from sparing.errors import UserError, unknown
-from sparing.files import locked
+from sparing.files import locked, write_bytes
 
 SPLITS = local.SPLITS
 STDLIB = "python-stdlib"
@@ -193,7 +193,7 @@ def _store(folder: Path, splits: Mapping[str, bytes]) -> Path:
     if not folder.exists():
         with building(folder) as scratch:
             for split, text in splits.items():
-                (scratch / f"{split}.txt").write_bytes(text)
+                write_bytes(scratch / f"{split}.txt", text)
     return folder
 
 
@@ -266,7 +266,10 @@ def _download(corpus: Corpus, progress: bool) -> dict[str, bytes]:
     if not corpus.urls:
         raise _homeless(corpus)
     folder, problems = home() / "downloads" / corpus.name, []
-    with locked(folder):
+    # The lock lies outside the folder, which goes away under those who wait for it.
+    with locked(home() / "downloads" / ".locks" / corpus.name, wait=True):
+        if _stored(corpus).exists():
+            return _read_place(corpus, _stored(corpus))
         for url in corpus.urls:
             try:
                 splits = _fetch(corpus, url, folder, progress=progress)

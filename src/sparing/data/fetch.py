@@ -16,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from sparing.errors import UserError
+from sparing.files import naming
 
 ATTEMPTS = 5
 """Tries in a row that may bring nothing new before a download is given up."""
@@ -119,7 +120,9 @@ def _copy(response: Any, part: Path, begin: int, *, total: int | None, progress:
     )
     with bar, open(part, "ab" if begin else "wb") as handle:
         while block := response.read(BLOCK_BYTES):
-            handle.write(block)
+            with naming(part):
+                handle.write(block)
+                handle.flush()
             bar.update(len(block))
 
 

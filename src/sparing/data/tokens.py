@@ -20,11 +20,13 @@ from sparing.data.folder import building
 from sparing.data.text import count_words, unsigned
 from sparing.data.vocab import Vocab, learn, vocab_from_json
 from sparing.errors import UserError, unknown
-from sparing.files import read_json, write_json
+from sparing.files import read_object, write_bytes, write_json
 
 FORMAT = 1
 BYTE_LIKE = ("bytes", "symbols", "characters")
 """Vocabularies in which a newline is one token of its own."""
+ENTRY = {"tokens": int, "bytes": int, "words": int, "dtype": str, "text_sha256": str}
+"""What is read of a split's entry in the manifest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,10 @@ class Tokens:
         ids = np.memmap(self.folder / f"{name}.bin", np.dtype(about["dtype"]), "r")
         return Split(ids, about["bytes"], about["words"], self.vocab.start)
 
+    def texts(self) -> dict[str, str]:
+        """The SHA-256 of each split's text, as it was before tokenising."""
+        return {name: self.manifest["splits"][name]["text_sha256"] for name in SPLITS}
+
 
 def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = True) -> Tokens:
     """Tokenise a corpus, or open what an earlier call has made."""
@@ -87,23 +93,29 @@ def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = 
 
 def open_tokens(folder: Path) -> Tokens:
     """Open a prepared corpus; a UserError when a file of it is missing or cut short."""
-    manifest = read_json(folder / "meta.json")
+    manifest = read_object(folder / "meta.json")
     remedy = "delete the folder and prepare it again"
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise UserError(f"{folder} is not of token format {FORMAT}; {remedy}")
     try:
         config = from_json(DataConfig, manifest["config"])
         vocab = vocab_from_json(manifest["vocab"])
         for split in SPLITS:
-            about = manifest["splits"][split]
-            expected = about["tokens"] * np.dtype(about["dtype"]).itemsize
-            path = folder / f"{split}.bin"
+            expected, path = _expected_bytes(manifest["splits"][split]), folder / f"{split}.bin"
             found = path.stat().st_size if path.exists() else 0
             if found != expected:
                 raise UserError(f"{path} has {found:,} bytes instead of {expected:,}; {remedy}")
-    except (KeyError, TypeError) as problem:
+    except (KeyError, TypeError, AttributeError, ValueError) as problem:
         raise UserError(f"{folder / 'meta.json'} is damaged: {problem!r}; {remedy}") from None
     return Tokens(folder, vocab, config, manifest)
+
+
+def _expected_bytes(about: Mapping[str, Any]) -> int:
+    """The size of a split's file; a TypeError where the manifest's entry is not as written."""
+    for name, kind in ENTRY.items():
+        if type(about[name]) is not kind:
+            raise TypeError(f"{name} is {about[name]!r}")
+    return int(about["tokens"] * np.dtype(about["dtype"]).itemsize)
 
 
 def tokens_from_text(text: bytes, vocab: Vocab) -> Split:
@@ -171,7 +183,7 @@ def _write(folder: Path, split: str, text: bytes, vocab: Vocab) -> dict[str, Any
     if not ids.size:
         raise UserError(f"the {split} split holds no tokens; the corpus is too small")
     dtype = unsigned(vocab.size)
-    ids.astype(dtype, copy=False).tofile(folder / f"{split}.bin")
+    write_bytes(folder / f"{split}.bin", ids.astype(dtype, copy=False).data)
     return {
         "tokens": int(ids.size),
         "bytes": len(text),

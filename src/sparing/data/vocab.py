@@ -218,11 +218,13 @@ def vocab_from_json(data: Mapping[str, Any]) -> Vocab:
         if kind == "bytes":
             return Bytes()
         if kind == "symbols":
-            return Symbols(bytes(data["symbols"]))
+            return Symbols(bytes(list(data["symbols"])))
         if kind == "characters":
             return Characters(data["characters"])
         if kind == "words":
-            return Words([word.encode("utf-8") for word in data["words"]])
+            words = [word.encode("utf-8") for word in data["words"]]
+            words.index(UNK)
+            return Words(words)
         if kind in KINDS:
             return Pieces.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:

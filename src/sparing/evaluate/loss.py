@@ -39,6 +39,21 @@ class Evaluation:
     """What each token was predicted from."""
     elapsed_s: float
 
+    @classmethod
+    def of(
+        cls, split: Split, loss_nats: float, *, protocol: str, how: str, started_at: float
+    ) -> "Evaluation":
+        """The outcome for the whole of `split`, begun at `started_at` of `time.perf_counter`."""
+        return cls(
+            loss_nats=loss_nats,
+            tokens=len(split.ids),
+            size_bytes=split.size_bytes,
+            words=split.words,
+            protocol=protocol,
+            how=how,
+            elapsed_s=time.perf_counter() - started_at,
+        )
+
     @property
     def bits_per_byte(self) -> float:
         """Bits per byte of the text."""
@@ -105,15 +120,8 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
             total += charge(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
             bar.update(piece.count)
         loss_nats = total.item()
-    return Evaluation(
-        loss_nats=loss_nats,
-        tokens=tokens,
-        size_bytes=split.size_bytes,
-        words=split.words,
-        protocol=protocol,
-        how=f"{batch} carried streams, segment {config.segment}",
-        elapsed_s=time.perf_counter() - started_at,
-    )
+    how = f"{batch} carried streams, segment {config.segment}"
+    return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
 
 
 def windowed(  # noqa: PLR0913  all but three are keyword-only
@@ -140,15 +148,8 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
             total += _window_nats(model, split, group)
             bar.update(sum(item.end - item.scored for item in group))
         loss_nats = total.item()
-    return Evaluation(
-        loss_nats=loss_nats,
-        tokens=tokens,
-        size_bytes=split.size_bytes,
-        words=split.words,
-        protocol=protocol,
-        how=f"window {window}, stride {stride}",
-        elapsed_s=time.perf_counter() - started_at,
-    )
+    how = f"window {window}, stride {stride}"
+    return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
 
 
 def _window_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:

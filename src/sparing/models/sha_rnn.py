@@ -36,7 +36,8 @@ class SHARNNConfig:
     attention_at: tuple[int, ...] = (2,)
     """Blocks, counted from 0, that attend to memory; none at all is allowed."""
     memory: int = 5000
-    """Positions a segment may attend to, its own included; 0 switches attention off."""
+    """Positions a segment may attend to, its own included (all of them where it is longer than
+    this); 0 switches attention off."""
     core: CoreKind = "lstm"
     """Recurrent layer of each block."""
     dropout_input: float = 0.1
@@ -61,14 +62,17 @@ class SHARNNConfig:
     """Biases in Boom, query and softmax (the figures show none)."""
 
     def __post_init__(self) -> None:
-        if any(not 0 <= layer < self.depth for layer in self.attention_at):
+        if min(self.vocab_size, self.dim, self.depth, self.boom_dim) < 1 or self.memory < 0:
             raise ValueError(
-                f"attention_at {self.attention_at} must name blocks below {self.depth}"
+                "vocab_size, dim, depth and boom_dim must be positive, memory not below 0"
             )
+        if any(not 0 <= layer < self.depth for layer in self.attention_at):
+            raise ValueError(f"attention_at {self.attention_at} needs blocks below {self.depth}")
         if self.boom_dim % self.dim:
             raise ValueError(f"boom_dim {self.boom_dim} must be a multiple of dim {self.dim}")
-        if min(self.vocab_size, self.dim, self.depth) < 1 or self.memory < 0:
-            raise ValueError("vocab_size, dim and depth must be positive, memory not negative")
+        for rate in (self.dropout_input, self.dropout_hidden, self.dropout_output):
+            if not 0 <= rate < 1:
+                raise ValueError(f"a dropout rate must be at least 0 and below 1, not {rate}")
 
 
 class Attend(nn.Module):

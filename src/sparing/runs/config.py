@@ -23,6 +23,10 @@ class EvaluateConfig:
     segment: int = 1024
     """Tokens read at a time."""
 
+    def __post_init__(self) -> None:
+        if min(self.batch, self.segment) < 1:
+            raise ValueError("evaluate.batch and evaluate.segment must be at least 1")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:

@@ -39,9 +39,9 @@ class RunFolder:
         """Folder of pictures."""
         return self.path / "plots"
 
-    def read(self, name: str) -> Any:
-        """A JSON file of the folder, without its suffix."""
-        return files.read_json(self.path / f"{name}.json")
+    def read(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file of the folder, named without its suffix."""
+        return files.read_object(self.path / f"{name}.json")
 
     def write(self, name: str, data: Any) -> None:
         """Replace a JSON file of the folder."""
@@ -49,14 +49,19 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's complete settings."""
+        stored = self.read("config")
         try:
-            return run_config.from_json(self.read("config"))
+            return run_config.from_json({**stored, "family": str(stored.get("family"))})
         except UserError as problem:
             raise UserError(f"{self.path / 'config.json'}: {problem}") from None
 
     def vocab(self) -> Vocab:
         """The vocabulary the run was trained with."""
-        return vocab_from_json(self.read("vocab"))
+        stored = self.read("vocab")
+        try:
+            return vocab_from_json(stored)
+        except UserError as problem:
+            raise UserError(f"{self.path / 'vocab.json'}: {problem}") from None
 
     def checkpoint(self, name: str | None = None) -> str:
         """The checkpoint meant: the one named, else the best, else the last."""
@@ -66,8 +71,11 @@ class RunFolder:
 
     def step(self, name: str) -> int:
         """The step at which a checkpoint was written."""
-        path = checkpoint.located(self.checkpoints, name)
-        return int(files.read_json((path or self.checkpoints) / checkpoint.CURSOR)["step"])
+        path = checkpoint.located(self.checkpoints, name) or self.checkpoints / name
+        step = files.read_object(path / checkpoint.CURSOR).get("step")
+        if not isinstance(step, int):
+            raise UserError(f"{path / checkpoint.CURSOR} is damaged: its step is {step!r}")
+        return step
 
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add figures to results.json."""
@@ -75,9 +83,22 @@ class RunFolder:
         self.write("results", {**old, **results})
 
 
-def create(path: Path, run: RunConfig, vocab: Vocab, provenance: Mapping[str, Any]) -> RunFolder:
-    """Lay out a new run; config.json is written last, so that a folder with one is complete."""
+def create(
+    path: Path,
+    run: RunConfig,
+    vocab: Vocab,
+    provenance: Mapping[str, Any],
+    *,
+    texts: Mapping[str, str] | None = None,
+) -> RunFolder:
+    """Lay out a new run; config.json is written last, so that a folder with one is complete.
+
+    `texts` are the SHA-256 of the splits it learns from, by name; later commands hold them to it.
+    """
     folder = RunFolder(path)
+    (path / "data.json").unlink(missing_ok=True)
+    if texts is not None:
+        folder.write("data", {"corpus": run.data.corpus, "text_sha256": dict(texts)})
     folder.write("provenance", provenance)
     folder.write("vocab", vocab.to_json())
     folder.write("config", run_config.to_json(run))
@@ -87,11 +108,29 @@ def create(path: Path, run: RunConfig, vocab: Vocab, provenance: Mapping[str, An
 def prepare_for_run(
     folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
 ) -> Tokens:
-    """A corpus as the run's own vocabulary reads it; refused where it now has another."""
+    """A corpus as the run's own vocabulary reads it; refused where text or vocabulary changed."""
     tokens = prepare(data, source, progress=progress)
+    # Under other settings the text is another by intent; what may change is the caller's to say.
+    if data == folder.config().data:
+        _refuse_other_texts(folder, tokens)
     if tokens.vocab.to_json() != folder.vocab().to_json():
         raise UserError(f"{data.corpus} has another vocabulary now than run {folder.path} had")
     return tokens
+
+
+def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
+    """Imported runs have no data.json: they never saw a text of ours."""
+    if not (folder.path / "data.json").exists():
+        return
+    stored, found = folder.read("data").get("text_sha256"), tokens.texts()
+    if not isinstance(stored, dict):
+        raise UserError(f"{folder.path / 'data.json'} is damaged: it has no text_sha256")
+    for split, text in found.items():
+        if stored.get(split) != text:
+            raise UserError(
+                f"the {split} text of {tokens.config.corpus} is not the one run {folder.path} "
+                "was made with; bring that text back, or train a new run on this one"
+            )
 
 
 def is_run(path: Path) -> bool:

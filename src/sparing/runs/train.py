@@ -21,8 +21,9 @@ from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
 from sparing.train.capture import capture, restore, resumable, second_pass
 from sparing.train.checkpoint import Checkpoint
+from sparing.train.clock import Clock
 from sparing.train.journal import Journal
-from sparing.train.loop import fit
+from sparing.train.loop import fit, spent
 from sparing.train.optim import build_optimizer
 from sparing.train.progress import Bar
 from sparing.train.scale import LossScale
@@ -56,8 +57,10 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     training = _training(run, tokens, hardware)
     training.head_start_s = options.head_start_s
     with locked(path):
+        if is_run(path) and not options.resume:
+            raise UserError(f"{path} was made a run by another process just now")
         folder = _start(run, path, training, tokens, options)
-        desk = _desk(run, folder, tokens, hardware, options)
+        desk = _desk(run, folder, tokens, training, options)
         desk.bar.say(f"run {path}")
         try:
             signal = fit(training, run.train, run.schedule, desk)
@@ -84,24 +87,35 @@ def _start(
     folder = open_run(path)
     before = folder.config()
     _refuse_other_lanes(before, run)
-    if checkpoint.exists(folder.checkpoints, options.checkpoint):
-        saved = checkpoint.load(folder.checkpoints, options.checkpoint, run.identity())
-        changed = before.optim != run.optim or before.schedule != run.schedule
-        if changed or not resumable(saved):
-            second_pass(training, saved)
-            # Before the new settings are written down: a kill in between must not turn the second
-            # pass into a plain continuation.
-            checkpoint.save(folder.checkpoints, "last", capture(training), run.identity())
-        else:
-            restore(training, saved)
+    if options.checkpoint != "last" or any(folder.checkpoints.glob("*")):
+        _go_on(run, before, folder, training, options.checkpoint)
         training.stream = _stream(run, tokens, training.progress.cursor)
-    journal.rewind(folder.metrics, training.progress.step)
+    journal.rewind(folder.metrics, training.progress.journal_bytes)
     if before != run:
         record["changed"] = differences(before, run)
         folder.write("config", to_json(run))
     first = folder.read("provenance")
     folder.write("provenance", {**first, "resumed": [*first.get("resumed", []), record]})
     return folder
+
+
+def _go_on(
+    run: RunConfig, before: RunConfig, folder: RunFolder, training: Training, name: str
+) -> None:
+    """Bring `training` to where a checkpoint left off, or begin a second pass from its weights."""
+    saved = checkpoint.load(folder.checkpoints, name, run.identity())
+    changed = before.optim != run.optim or before.schedule != run.schedule
+    if not changed and resumable(saved):
+        restore(training, saved)
+        return
+    second_pass(training, saved)
+    if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
+        raise UserError(
+            "the run's budget is spent; name a larger total of steps, epochs or minutes"
+        )
+    # Before the new settings are written down: a kill in between must not turn the second pass into
+    # a plain continuation.
+    checkpoint.save(folder.checkpoints, "last", capture(training), run.identity())
 
 
 def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
@@ -148,9 +162,9 @@ def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
 
 
 def _desk(
-    run: RunConfig, folder: RunFolder, tokens: Tokens, hardware: Hardware, options: TrainOptions
+    run: RunConfig, folder: RunFolder, tokens: Tokens, training: Training, options: TrainOptions
 ) -> Desk:
-    identity = run.identity()
+    identity, step = run.identity(), training.progress.step
 
     def load(name: str) -> Checkpoint | None:
         if not checkpoint.exists(folder.checkpoints, name):
@@ -158,11 +172,11 @@ def _desk(
         return checkpoint.load(folder.checkpoints, name, identity)
 
     return Desk(
-        journal=Journal(folder.metrics, folder.path / "tensorboard"),
+        journal=Journal(folder.metrics, folder.path / "tensorboard", step),
         bar=Bar(shown=options.progress),
         save=lambda name, saved: checkpoint.save(folder.checkpoints, name, saved, identity),
         load=load,
-        judge=partial(_judge, run, tokens, hardware),
+        judge=partial(_judge, run, tokens, training.hardware),
     )
 
 

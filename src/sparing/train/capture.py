@@ -33,7 +33,7 @@ def position(run: Training) -> dict[str, Any]:
     """Where a run stands, as plain numbers."""
     return asdict(run.progress) | {
         "cursor": list(run.progress.cursor),
-        "loss_scale": [run.scale.value, run.scale.good_steps],
+        "loss_scale": [run.scale.value, run.scale.good_steps] if run.scale.active else None,
     }
 
 
@@ -46,7 +46,9 @@ def restore(run: Training, checkpoint: Checkpoint) -> None:
     """The inverse of `capture`."""
     restore_weights(run, checkpoint)
     saved, cursor = checkpoint.tensors["state"], dict(checkpoint.cursor)
-    run.scale.value, run.scale.good_steps = cursor.pop("loss_scale")
+    scale = cursor.pop("loss_scale")
+    if scale is not None and run.scale.active:
+        run.scale.value, run.scale.good_steps = scale
     cursor["cursor"] = Cursor(*cursor["cursor"])
     run.progress = Progress(**cursor)
     device = run.hardware.device

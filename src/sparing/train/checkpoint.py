@@ -5,6 +5,8 @@ A checkpoint is first written to `incoming`, then `last` becomes `previous` and 
 """
 
 import json
+import os
+import re
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -17,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sparing.errors import UserError
-from sparing.files import read_json, sync, write_json
+from sparing.files import read_object, sync, write_json
 
 FORMAT = 1
 MANIFEST, CURSOR = "manifest.json", "cursor.json"
+NAMES = ("last", "previous", "best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,48 +42,42 @@ def save(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str,
     incoming = folder / f"incoming-{name}"
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
-    for stem, tensors in checkpoint.tensors.items():
-        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        save_file(plain, incoming / f"{stem}.safetensors")
-        sync(incoming / f"{stem}.safetensors")
-    write_json(incoming / CURSOR, checkpoint.cursor)
-    sums = {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
-    write_json(incoming / MANIFEST, {"format": FORMAT, "identity": identity, "files": sums})
+    try:
+        _write(incoming, checkpoint, identity)
+    except OSError:
+        # A full disk is no place to leave half a checkpoint.
+        shutil.rmtree(incoming, ignore_errors=True)
+        raise
     _swap_in(folder, name, incoming)
 
 
 def load(folder: Path, name: str, identity: Mapping[str, Any], device: str = "cpu") -> Checkpoint:
     """Read and verify `folder/name`; it must have been written for the same `identity`."""
-    path = verified(folder, name, identity)
-    try:
-        tensors = {
-            file.stem: load_file(file, device=device) for file in sorted(path.glob("*.safetensors"))
-        }
-    except SafetensorError as problem:
-        raise UserError(f"{path} cannot be read: {problem}") from None
-    return Checkpoint(tensors, read_json(path / CURSOR))
-
-
-def verified(folder: Path, name: str, identity: Mapping[str, Any]) -> Path:
-    """The path of a checkpoint whose every file is as it was written."""
     path = located(folder, name)
     if path is None:
         raise UserError(f"there is no checkpoint {folder / name}{_others(folder)}")
-    manifest = read_json(path / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{path / MANIFEST} is not a checkpoint manifest of format {FORMAT}")
-    for file, written in manifest["files"].items():
-        if not (path / file).is_file():
-            raise UserError(f"{path / file} is missing{_others(folder, name)}")
-        if _checksum(path / file) != written:
-            raise UserError(f"{path / file} is damaged{_others(folder, name)}")
+    try:
+        manifest = _manifest(path / MANIFEST)
+        _verify(path, manifest["files"])
+        cursor = read_object(path / CURSOR)
+    except UserError as problem:
+        raise UserError(f"{problem}{_others(folder, name)}") from None
     _same_identity(path, manifest["identity"], identity)
-    return path
+    files = [path / file for file in manifest["files"] if file != CURSOR]
+    try:
+        return Checkpoint({file.stem: load_file(file, device=device) for file in files}, cursor)
+    except SafetensorError as problem:
+        raise UserError(f"{path} cannot be read: {problem}{_others(folder, name)}") from None
 
 
 def exists(folder: Path, name: str = "last") -> bool:
     """Whether there is a checkpoint of that name."""
     return located(folder, name) is not None
+
+
+def present(folder: Path) -> list[str]:
+    """The names of the checkpoints there are, damaged ones among them."""
+    return [name for name in NAMES if exists(folder, name)]
 
 
 def located(folder: Path, name: str) -> Path | None:
@@ -91,6 +88,55 @@ def located(folder: Path, name: str) -> Path | None:
         return folder / f"incoming-{name}"
     retired = folder / f"retired-{name}"
     return retired if retired.is_dir() else None
+
+
+def _write(incoming: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+    for stem, tensors in checkpoint.tensors.items():
+        path = incoming / f"{stem}.safetensors"
+        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        try:
+            save_file(plain, path)
+        except SafetensorError as problem:
+            raise _of_the_system(problem, path) from None
+        sync(path)
+    write_json(incoming / CURSOR, checkpoint.cursor)
+    sums = {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
+    body = {"format": FORMAT, "identity": identity, "files": sums}
+    write_json(incoming / MANIFEST, {**body, "crc32": _body_checksum(body)})
+
+
+def _of_the_system(problem: SafetensorError, path: Path) -> Exception:
+    """The OSError that safetensors tells of in words only, or `problem` if it is none."""
+    number = re.search(r"(?:os error|code:) (\d+)", str(problem))
+    if number is None:
+        return problem
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, exactly as it was written."""
+    body = read_object(path)
+    checksum = body.pop("crc32", None)
+    if checksum != _body_checksum(body):
+        raise UserError(f"{path} is damaged")
+    if body.get("format") != FORMAT:
+        raise UserError(f"{path} is not a checkpoint manifest of format {FORMAT}")
+    for field in ("identity", "files"):
+        if not isinstance(body.get(field), dict):
+            raise UserError(f"{path} is damaged: it has no {field}")
+    return body
+
+
+def _body_checksum(body: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode("utf-8"))
+
+
+def _verify(path: Path, files: Mapping[str, Any]) -> None:
+    for file, written in files.items():
+        if not (path / file).is_file():
+            raise UserError(f"{path / file} is missing")
+        if _checksum(path / file) != written:
+            raise UserError(f"{path / file} is damaged")
 
 
 def _swap_in(folder: Path, name: str, incoming: Path) -> None:
@@ -126,7 +172,7 @@ def _checksum(path: Path) -> dict[str, int]:
     return {"bytes": size, "crc32": total}
 
 
-def _same_identity(path: Path, written: Any, wanted: Mapping[str, Any]) -> None:
+def _same_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if written == json.loads(json.dumps(wanted)):
         return
     differing = [
@@ -138,7 +184,5 @@ def _same_identity(path: Path, written: Any, wanted: Mapping[str, Any]) -> None:
 
 
 def _others(folder: Path, but: str = "") -> str:
-    names = [
-        name for name in ("last", "previous", "best") if name != but and (folder / name).is_dir()
-    ]
+    names = [name for name in present(folder) if name != but]
     return f"; still there: {', '.join(names)} (choose with --checkpoint)" if names else ""

@@ -49,18 +49,35 @@ class TrainConfig:
     """Non-finite losses in a row before the run goes back to its last checkpoint."""
 
     def __post_init__(self) -> None:
-        positive = ("batch", "segment", "batch_split", "log_every", "checkpoint_every", "bad_steps")
-        for name in positive:
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"train.{name} must be at least {least}, not {value}")
         for name in ("steps", "epochs", "minutes"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"train.{name} must be positive, not {getattr(self, name)}")
-        if not 0 <= self.halved <= 1 or not 0 <= self.length_std < float("inf"):
-            raise ValueError("train.halved must be a share, train.length_std not negative")
-        if self.longest is not None and self.longest < 1:
-            raise ValueError(f"train.longest must be at least 1, not {self.longest}")
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"train.{name} must be positive, not {value}")
+        if not self.halved <= 1:
+            raise ValueError(f"train.halved is a share, at most 1, not {self.halved}")
+        if self.seed >= 1 << 63:
+            raise ValueError(f"train.seed must be below 2^63, not {self.seed}")
         if self.batch % self.batch_split:
             raise ValueError(f"train.batch_split {self.batch_split} must divide {self.batch}")
         if self.steps is None and self.epochs is None and self.minutes is None:
             raise ValueError("one of train.steps, train.epochs and train.minutes must be set")
+
+
+LEAST = {
+    "batch": 1,
+    "segment": 1,
+    "batch_split": 1,
+    "log_every": 1,
+    "checkpoint_every": 1,
+    "bad_steps": 1,
+    "evaluate_bytes": 1,
+    "longest": 1,
+    "evaluate_every": 0,
+    "seed": 0,
+    "halved": 0,
+    "length_std": 0,
+}

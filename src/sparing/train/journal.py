@@ -14,9 +14,9 @@ TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 class Journal:
     """Appends one JSON line per entry. Lines written after a checkpoint are dropped on resume."""
 
-    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
+    def __init__(self, path: Path, tensorboard: Path | None = None, after_step: int = 0) -> None:
         self.path = path
-        self._board = _board(tensorboard) if tensorboard else None
+        self._board = _board(tensorboard, after_step + 1) if tensorboard else None
 
     def note(self, kind: str, step: int, **fields: Any) -> None:
         """Write one entry: `train`, `valid`, or `event`."""
@@ -31,6 +31,10 @@ class Journal:
         if self.path.exists():
             sync(self.path)
 
+    def size_bytes(self) -> int:
+        """How long the file is: what a checkpoint remembers of it."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
     def close(self) -> None:
         """Finish writing."""
         if self._board is not None:
@@ -41,7 +45,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """All complete entries; a last line cut by a kill is left out."""
     entries = []
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entries.append(json.loads(line))
             except ValueError:
@@ -49,11 +53,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def rewind(path: Path, step: int) -> None:
-    """Drop what was noted after `step`, so that the resumed run writes it once."""
-    kept = [entry for entry in read(path) if entry["step"] <= step]
+def rewind(path: Path, size_bytes: int) -> None:
+    """Drop what was noted after a checkpoint was written, so that it is written once."""
+    content = path.read_bytes() if path.exists() else b""
     with writing(path) as scratch:
-        scratch.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        scratch.write_bytes(content[:size_bytes])
 
 
 def _numbers(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:
@@ -64,10 +68,10 @@ def _numbers(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, 
             yield f"{where}{name}", float(value)
 
 
-def _board(folder: Path) -> Any:
-    """A TensorBoard writer, or None where the package is not installed."""
+def _board(folder: Path, first_step: int) -> Any:
+    """A TensorBoard writer that forgets what it had from `first_step` on; None if not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=first_step)

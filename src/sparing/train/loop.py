@@ -23,7 +23,7 @@ ROLLBACKS = 5
 
 def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk) -> int:
     """Train until the budget is spent (returns 0) or a signal asks to stop (returns its number)."""
-    p, clock, bad = run.progress, Clock(run.progress.elapsed_s + run.head_start_s), 0
+    p, clock = run.progress, Clock(run.progress.elapsed_s + run.head_start_s)
     segments = prefetch(run.stream.segments(), run.hardware.device)
     run.model.train()
     with stopping() as stop:
@@ -41,23 +41,23 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             if math.isfinite(nats):
                 run.state = state
             run.optimizer.zero_grad()
-            bad = 0 if sound else bad + skipped(run, desk, nats)
+            p.bad = 0 if sound else p.bad + skipped(run, desk, nats)
             run.scale.after_step(finite=sound)
             advance(p, segment, nats if sound else None, clock)
-            if bad >= config.bad_steps:
+            if p.bad >= config.bad_steps:
                 roll_back(run, desk)
-                bad = 0
             watch(run, desk, share)
             if p.step % config.log_every == 0:
                 log(run, desk, norm)
             if evaluation_due(p, segment, config):
                 judge(run, desk)
-            if p.step % config.checkpoint_every == 0:
+            # Weights that yield no finite loss must not replace those that did.
+            if p.step % config.checkpoint_every == 0 and p.bad == 0:
                 save(run, desk)
-    if not stop.asked:
-        judge(run, desk)
-    p.elapsed_s = clock.elapsed_s()
-    save(run, desk)
+        if not stop.asked:
+            judge(run, desk)
+        p.elapsed_s = clock.elapsed_s()
+        save(run, desk)
     return stop.signal
 
 
@@ -107,6 +107,7 @@ def advance(p: Progress, segment: Segment, nats: float | None, clock: Clock) -> 
     p.elapsed_s = clock.elapsed_s()
     if nats is not None:
         p.pending_nats, p.pending_tokens = p.pending_nats + nats, p.pending_tokens + segment.count
+        p.fruitless = False
 
 
 def skipped(run: Training, desk: Desk, nats: float) -> int:
@@ -122,13 +123,17 @@ def skipped(run: Training, desk: Desk, nats: float) -> int:
 
 
 def roll_back(run: Training, desk: Desk) -> None:
-    """Go back to the last checkpoint's weights, and on with the text after the bad segments."""
-    p, checkpoint = run.progress, desk.load("last")
+    """Go back to the last checkpoint's weights, and on with the text after the bad segments.
+
+    Where those did not help before, to the weights of the checkpoint before it.
+    """
+    p = run.progress
+    checkpoint = (desk.load("previous") if p.fruitless else None) or desk.load("last")
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
         raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
     run.state = run.model.initial_state(next(iter(run.state.values())).size(0))
-    p.rollbacks += 1
+    p.bad, p.rollbacks, p.fruitless = 0, p.rollbacks + 1, True
     what = f"went back to the weights of step {checkpoint.cursor['step']}"
     desk.journal.note("event", p.step, what=what)
     desk.bar.say(f"step {p.step}: {what}")
@@ -191,7 +196,7 @@ def judge(run: Training, desk: Desk) -> None:
         desk.journal.note("valid", p.step, **{**result, **measured, **place})
         desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
         if p.best_nats is None or result["nats_per_token"] < p.best_nats:
-            p.best_nats = result["nats_per_token"]
+            p.best_nats, p.journal_bytes = result["nats_per_token"], desk.journal.size_bytes()
             desk.save("best", capture_weights(run))
     run.optimizer.judged(result["nats_per_token"])
 
@@ -199,4 +204,5 @@ def judge(run: Training, desk: Desk) -> None:
 def save(run: Training, desk: Desk) -> None:
     """Write the `last` checkpoint; the journal's lines before it reach the disk first."""
     desk.journal.sync()
+    run.progress.journal_bytes = desk.journal.size_bytes()
     desk.save("last", capture(run))

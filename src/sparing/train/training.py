@@ -28,7 +28,13 @@ class Progress:
     pending_tokens: int = 0
     logged_s: float = 0.0
     judged_step: int = -1
+    bad: int = 0
+    """Steps in a row whose loss or gradients were not finite."""
     rollbacks: int = 0
+    fruitless: bool = False
+    """Whether no step has been sound since the last rollback."""
+    journal_bytes: int = 0
+    """Length of the journal when this was written down."""
     pass_step: int = 0
     """Where the present pass began: its schedule counts from here."""
     pass_share: float = 0.0

@@ -147,6 +147,7 @@ def test_no_value_is_asked_of_a_tensor_by_python(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_it_never_waits_and_agrees_with_the_cpu() -> None:
     torch.manual_seed(0)

@@ -107,6 +107,7 @@ def test_no_value_is_asked_of_the_device() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_it_never_waits_and_nearly_agrees_with_the_cpu() -> None:
     torch.manual_seed(0)

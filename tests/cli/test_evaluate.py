@@ -1,0 +1,120 @@
+"""`sparing evaluate`: nothing asked for is ignored, and no figure takes another's place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Said, Sparing
+
+
+def results(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "results.json").read_text())
+    return found
+
+
+def refused(said: Said, *words: str) -> None:
+    assert said.status == 2, said.out
+    assert len(said.err.strip().splitlines()) == 1, said.err
+    for word in words:
+        assert word in said.err
+
+
+def test_what_would_be_ignored_is_refused(run: Path, sparing: Sparing) -> None:
+    before = results(run)
+    for words in (
+        ("--stride", 4),
+        ("--cache-theta", 0.5),
+        ("--cache-lambda", 0.1279),
+        ("--dynamic-rule", "rms"),
+        ("--dynamic-lr", 0),
+        ("--dynamic-decay", 0),
+        ("--context", 8, "--memory", 0),
+        ("--context", 8, "--window", 8),
+        ("--context", 8, "--cache", 8),
+        ("--context", 8, "--dynamic"),
+        ("--window", 8, "--segment", 8),
+        ("--window", 8, "--memory", 8),
+        ("--window", 8, "--cache", 8),
+        ("--dynamic", "--window", 8),
+        ("--dynamic", "--memory", 8),
+        ("--dynamic", "--cache", 8),
+    ):
+        refused(sparing("evaluate", run, *words), *[w for w in words if str(w).startswith("--")])
+    assert results(run) == before
+
+
+@pytest.mark.parametrize("setting", ["data.corpus=other", "train.batch=2", "recipe=x"])
+def test_settings_that_do_not_matter_here_are_refused(
+    setting: str, run: Path, sparing: Sparing
+) -> None:
+    refused(sparing("evaluate", run, "--set", setting), setting, "would change nothing")
+
+
+def test_a_setting_cannot_be_given_in_two_ways(run: Path, sparing: Sparing) -> None:
+    said = sparing("evaluate", run, "--segment", 8, "--set", "evaluate.segment=4")
+    refused(said, "--segment", "evaluate.segment")
+    refused(sparing("evaluate", run, "--memory", 8, "--set", "model.memory=4"), "model.memory")
+    refused(sparing("evaluate", run, "--set", "modle.memory=4"), "did you mean")
+
+
+def test_zero_is_a_number_and_not_the_default(run: Path, sparing: Sparing) -> None:
+    for words in (("--batch", 0), ("--segment", 0), ("--context", 8, "--batch", 0)):
+        refused(sparing("evaluate", run, *words), words[-2].strip("-"), "at least 1")
+    refused(sparing("evaluate", run, "--dynamic", "--segment", 0), "segment", "at least 1")
+    refused(sparing("evaluate", run, "--cache", 0), "at least 1 position")
+
+
+def test_another_reading_has_an_entry_of_its_own(run: Path, sparing: Sparing) -> None:
+    plain = sparing("evaluate", run, "--batch", 4, "--segment", 32, "--json").json()
+    other = sparing("evaluate", run, "--batch", 2, "--json").json()
+    both = sparing("evaluate", run, "--batch", 2, "--segment", 8, "--json").json()
+    cache = sparing("evaluate", run, "--segment", 8, "--cache", 9, "--json").json()
+    found = results(run)
+    assert found["valid"]["loss_nats"] == plain["loss_nats"] != other["loss_nats"]
+    assert found["valid, batch 2"]["loss_nats"] == other["loss_nats"]
+    assert found["valid, batch 2, segment 8"]["how"] == both["how"]
+    name = "valid, segment 8, cache 9 theta 0.662 lambda 0.1279"
+    assert found[name]["loss_nats"] == cache["loss_nats"]
+
+
+def test_the_batch_of_windows_is_no_reading_of_its_own(run: Path, sparing: Sparing) -> None:
+    assert sparing("evaluate", run, "--window", 8, "--batch", 3).status == 0
+    assert "valid, window 8 stride 4" in results(run)
+
+
+def test_the_segment_of_a_dynamic_evaluation_is_in_its_name(run: Path, sparing: Sparing) -> None:
+    words = ("evaluate", run, "--bytes", 150, "--dynamic", "--dynamic-rule", "sgd", "--json")
+    report = sparing(*words).json()
+    assert report["dynamic"]["how"].startswith("dynamic: sgd")
+    assert set(results(run)) == {"training", "best_valid"}
+    assert sparing(*words[:2], *words[4:], "--segment", 32).status == 0
+    # 32 is the run's own segment, but not what a dynamic evaluation has by default.
+    assert {"valid", "valid, segment 32, dynamic"} <= set(results(run))
+
+
+def test_a_sweep_of_memory_reads_segments_that_let_it_tell(run: Path, sparing: Sparing) -> None:
+    rows = sparing("evaluate", run, "--memory", "0,1,8,16,32,128", "--json").json()["memory"]
+    assert [row["segment"] for row in rows] == [32, 1, 4, 8, 16, 32]
+    assert len({row["bits_per_byte"] for row in rows}) == len(rows)
+    said = sparing("evaluate", run, "--memory", "8", "--bytes", 50)
+    assert said.out.split()[:4] == ["memory", "8", "segment", "4"]
+
+
+def test_a_context_curve_heeds_the_segment(run: Path, sparing: Sparing) -> None:
+    words = ("evaluate", run, "--context", 48, "--set", "model.memory=4", "--json")
+    whole = sparing(*words, "--segment", 48).json()
+    short = sparing(*words, "--segment", 1, "--batch", 3).json()
+    assert whole.keys() == short.keys()
+    assert whole["1-1"]["nats_per_token"] == pytest.approx(short["1-1"]["nats_per_token"])
+    last = list(whole)[-1]
+    assert whole[last]["nats_per_token"] != pytest.approx(short[last]["nats_per_token"], rel=1e-6)
+
+
+def test_score_takes_a_file_or_a_text(run: Path, sparing: Sparing, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("one\ntwo\n")
+    refused(sparing("score", run, file, "--text", "three"), "--text", "FILE")
+    refused(sparing("score", run, "--whole", "--text", "three"), "--text", "--whole")
+    assert len(sparing("score", run, file, "--json").out.splitlines()) == 2
+    assert len(sparing("score", run, "--text", "three", "--json").out.splitlines()) == 1

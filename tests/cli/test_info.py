@@ -1,0 +1,30 @@
+"""`sparing info`: what a token costs, and what a byte costs where that is the same."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Sparing
+
+
+def test_where_a_token_is_a_byte_both_prices_are_told(sparing: Sparing) -> None:
+    report = sparing("info", "enwik8_sha_rnn", "--json").json()
+    assert {"parameters", "state_bytes"} <= report.keys()
+    assert report["flops_per_byte"] == report["flops_per_token"] == pytest.approx(124e6, rel=0.01)
+
+
+@pytest.mark.parametrize("vocab", ["words", "characters", "pieces"])
+def test_where_a_token_is_more_there_is_no_price_of_a_byte(vocab: str, sparing: Sparing) -> None:
+    report = sparing("info", "quickstart", "--set", f"data.vocab={vocab}", "--json").json()
+    assert "flops_per_byte" not in report
+    assert report["flops_per_token"] > 0
+
+
+def test_a_recipe_for_words_is_priced_by_the_token(sparing: Sparing) -> None:
+    report = sparing("info", "wikitext2_awd_lstm", "--json").json()
+    assert "flops_per_byte" not in report
+    assert report["flops_per_token"] > 0
+
+
+def test_a_run_is_priced_too(run: Path, sparing: Sparing) -> None:
+    report = sparing("info", run, "--json").json()
+    assert report["flops_per_byte"] == report["flops_per_token"] > 0

@@ -1,0 +1,155 @@
+"""A run folder tells damage in one line and knows the text it was made with."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparing.data.tokens import DataConfig, Tokens, prepare
+from sparing.errors import UserError
+from sparing.runs.config import RunConfig, to_json
+from sparing.runs.folder import RunFolder, create, prepare_for_run
+from sparing.runs.recipes import recipe
+
+TEXT = "".join(f"{n} green bottles, {n * n} walls\n" for n in range(100))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SPARING_DATA", raising=False)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def run(corpus: Path) -> RunConfig:
+    return replace(recipe("quickstart"), data=DataConfig(corpus=str(corpus)))
+
+
+@pytest.fixture
+def folder(run: RunConfig, tmp_path: Path) -> RunFolder:
+    tokens = read(run)
+    return create(tmp_path / "run", run, tokens.vocab, {"seed": 1}, texts=tokens.texts())
+
+
+def read(run: RunConfig) -> Tokens:
+    return prepare(run.data, progress=False)
+
+
+def again(folder: RunFolder, run: RunConfig) -> Tokens:
+    return prepare_for_run(folder, run.data, None, progress=False)
+
+
+def test_the_same_text_is_taken_wherever_its_tokens_lie(
+    folder: RunFolder, run: RunConfig, corpus: Path
+) -> None:
+    corpus.unlink()
+    corpus.write_text(TEXT)
+    assert again(folder, run).texts() == folder.read("data")["text_sha256"]
+    assert folder.config() == run
+
+
+@pytest.mark.parametrize(("percent", "split"), [(0, "train"), (92, "valid"), (99, "test")])
+def test_a_changed_text_is_refused_by_its_split(
+    percent: int, split: str, folder: RunFolder, run: RunConfig, corpus: Path
+) -> None:
+    changed = bytearray(TEXT.encode())
+    changed[len(changed) * percent // 100] ^= 1
+    corpus.write_bytes(changed)
+    with pytest.raises(UserError, match=rf"the {split} text of .*text\.txt is not the one run"):
+        again(folder, run)
+
+
+def test_a_run_without_a_record_of_its_text_is_accepted(
+    run: RunConfig, corpus: Path, tmp_path: Path
+) -> None:
+    folder = create(tmp_path / "old", run, read(run).vocab, {})
+    corpus.write_text(TEXT + "more\n")
+    assert not (folder.path / "data.json").exists()
+    assert again(folder, run).split("test").size_bytes > 0
+
+
+def test_other_settings_of_the_text_are_left_to_the_caller(
+    folder: RunFolder, run: RunConfig
+) -> None:
+    other = replace(run, data=replace(run.data, newlines=False))
+    assert again(folder, other).config == other.data
+
+
+def test_the_record_of_an_unfinished_run_does_not_stay(folder: RunFolder, run: RunConfig) -> None:
+    create(folder.path, run, read(run).vocab, {})
+    assert not (folder.path / "data.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"[]", b"[1, 2]", b"3", b'"text"', b"", b"{", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("name", ["config", "vocab", "provenance", "data", "results"])
+def test_a_damaged_file_is_named_in_one_line(
+    name: str, content: bytes, folder: RunFolder, run: RunConfig
+) -> None:
+    (folder.path / f"{name}.json").write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}\.json") as refusal:
+        use(folder, run)
+    assert "\n" not in str(refusal.value)
+
+
+def use(folder: RunFolder, run: RunConfig) -> None:
+    folder.config()
+    again(folder, run)
+    folder.read("provenance")
+    folder.note_results({"a": 1})
+
+
+@pytest.mark.parametrize("wrong", [[], {}, None, 7, "x", [[1]], True, -1.5])
+def test_a_wrong_setting_is_a_user_error_or_none(
+    wrong: Any, folder: RunFolder, run: RunConfig
+) -> None:
+    whole = to_json(run)
+    places = [(name,) for name in whole]
+    places += [
+        (name, part) for name in whole if isinstance(whole[name], dict) for part in whole[name]
+    ]
+    for place in places:
+        data = json.loads(json.dumps(whole))
+        inner = data if len(place) == 1 else data[place[0]]
+        inner[place[-1]] = wrong
+        folder.write("config", data)
+        with suppress(UserError):
+            folder.config()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {"kind": []},
+        {"kind": "symbols", "symbols": 10**15},
+        {"kind": "symbols", "symbols": "abc"},
+        {"kind": "characters", "characters": 3},
+        {"kind": "words", "words": ["no", "unknown"]},
+        {"kind": "pieces", "model": "no base 64"},
+    ],
+)
+def test_a_damaged_vocabulary_is_named(stored: dict[str, Any], folder: RunFolder) -> None:
+    folder.write("vocab", stored)
+    with pytest.raises(UserError, match=r"vocab\.json: "):
+        folder.vocab()
+
+
+@pytest.mark.parametrize("cursor", ["[]", "{}", '{"step": "x"}', "3"])
+def test_a_damaged_cursor_is_named(cursor: str, folder: RunFolder) -> None:
+    last = folder.checkpoints / "last"
+    last.mkdir(parents=True)
+    (last / "cursor.json").write_text(cursor)
+    with pytest.raises(UserError, match=r"cursor\.json is damaged"):
+        folder.step("last")
+    (last / "cursor.json").write_text('{"step": 3}')
+    assert folder.step("last") == 3

@@ -1,0 +1,96 @@
+"""Files are whole or absent, errors name them, and locks are waited for or refused."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparing.errors import UserError
+from sparing.files import locked, read_json, read_object, write_bytes, write_json, writing
+
+
+def fail_half_way(path: Path) -> None:
+    with writing(path) as scratch:
+        scratch.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(OSError, match="No space left") as failure:
+        fail_half_way(path)
+    assert failure.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_bytes_are_written_whole(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "file", memoryview(b"abcdef").cast("H"))
+    assert (tmp_path / "file").read_bytes() == b"abcdef"
+
+
+def test_bytes_that_do_not_fit_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    program = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from sparing.files import write_bytes\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: write_bytes(Path(sys.argv[1]), bytes(4100))\n"
+        "except OSError as problem: print(problem.errno, problem.filename)\n"
+    )
+    path = tmp_path / "file"
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+    )  # fmt: skip
+    assert said.stdout == f"{errno.EFBIG} {path}\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 200_000, b"9" * 5_000, b'{"a": nothing}']
+)
+def test_damaged_json_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"file\.json cannot be read") as refusal:
+        read_json(path)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+@pytest.mark.parametrize("data", [[], [1], "text", 3, None, True])
+def test_an_object_is_demanded(data: object, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match=r"file\.json is damaged"):
+        read_object(path)
+    write_json(path, {"a": 1})
+    assert read_object(path) == {"a": 1}
+
+
+def test_a_held_folder_is_refused(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(UserError, match="in use"), locked(tmp_path):
+        pass
+
+
+def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with locked(tmp_path, wait=True):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked(tmp_path):
+        thread.start()
+        time.sleep(0.1)
+        order.append("first")
+    thread.join(timeout=10)
+    assert order == ["first", "second"]
