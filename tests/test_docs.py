@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "sparing"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-FILE_SUFFIXES = ("bin", "py", "safetensors")
+FILE_SUFFIXES = ("bin", "json", "py", "safetensors")
 
 every_page = pytest.mark.parametrize(
     "page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES]

@@ -83,11 +83,11 @@ def _start(
     """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
     record = provenance(training.hardware, run.train.seed)
     if not options.resume:
-        return create(path, run, tokens.vocab, record)
+        return create(path, run, tokens.vocab, record, texts=tokens.texts())
     folder = open_run(path)
     before = folder.config()
     _refuse_other_lanes(before, run)
-    if options.checkpoint != "last" or any(folder.checkpoints.glob("*")):
+    if options.checkpoint != "last" or checkpoint.present(folder.checkpoints):
         _go_on(run, before, folder, training, options.checkpoint)
         training.stream = _stream(run, tokens, training.progress.cursor)
     journal.rewind(folder.metrics, training.progress.journal_bytes)
