@@ -32,7 +32,9 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        problem.filename = problem.filename or str(path)
+        # One without an error number says all it has in its message, which a file name would hide.
+        if problem.errno is not None:
+            problem.filename = problem.filename or str(path)
         raise
 
 
