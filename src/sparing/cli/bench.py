@@ -1,7 +1,8 @@
 """`sparing bench`: speed and memory, with hardware and commit."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -9,11 +10,12 @@ from sparing import device
 from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.report import append, check_file, report
-from sparing.bench.size import Size, settle, small
+from sparing.bench.size import Purpose, Size, settle, small
 from sparing.bench.span import bench_span
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
 from sparing.cli.options import Device, Json, Settings, show
+from sparing.device import Hardware
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
@@ -33,6 +35,18 @@ Out = Annotated[
 ]
 
 
+class Wish(NamedTuple):
+    """What every benchmark of a recipe is asked with."""
+
+    name: str
+    settings: list[str]
+    size: Size
+    threads: int | None
+    device: str
+    out: Path | None
+    as_json: bool
+
+
 @app.command()
 def train(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
@@ -45,15 +59,8 @@ def train(
     as_json: Json = False,
 ) -> None:
     """The whole training step against its bare matrix work, on random tokens."""
-    run = recipe(name)
-    hardware = device.pick(target, with_settings(run, settings or []).train.precision)
-    size = settle(size, hardware.device)
-    run = with_settings(small(run, "train") if size == "small" else run, settings or [])
-    check_file(out)
-    with threads(count):
-        figures = {"size": size, **bench_train(run, hardware, steps)}
-        record = report("train", run, hardware, figures)
-    _tell(record, out, as_json=as_json)
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure("train", "train", wish, lambda run, hardware: bench_train(run, hardware, steps))
 
 
 @app.command()
@@ -105,15 +112,10 @@ def evaluate(
 ) -> None:
     """Reading with keys and values kept, against projecting the memory for every segment."""
     options = EvaluateOptions(memory=memory, segment=segment, batch=batch, rounds=rounds)
-    run = recipe(name)
-    hardware = device.pick(target, run.train.precision)
-    size = settle(size, hardware.device)
-    run = with_settings(small(run, "evaluate") if size == "small" else run, settings or [])
-    check_file(out)
-    with threads(count):
-        figures = {"size": size, **bench_evaluate(run, hardware, options)}
-        record = report("evaluate", run, hardware, figures)
-    _tell(record, out, as_json=as_json)
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure(
+        "evaluate", "evaluate", wish, lambda run, hardware: bench_evaluate(run, hardware, options)
+    )
 
 
 @app.command()
@@ -131,15 +133,22 @@ def span(
     as_json: Json = False,
 ) -> None:
     """Training steps with short spans under a long limit, against those under a short one."""
-    run = recipe(name)
-    hardware = device.pick(target, with_settings(run, settings or []).train.precision)
-    size = settle(size, hardware.device)
-    run = with_settings(small(run, "train") if size == "small" else run, settings or [])
-    check_file(out)
-    with threads(count):
-        figures = {"size": size, **bench_span(run, hardware, limits, steps)}
-        record = report("span", run, hardware, figures)
-    _tell(record, out, as_json=as_json)
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure("span", "train", wish, lambda run, hardware: bench_span(run, hardware, limits, steps))
+
+
+def _measure(
+    kind: str, purpose: Purpose, wish: Wish, work: Callable[[RunConfig, Hardware], dict[str, Any]]
+) -> None:
+    """Size a recipe for the machine, do the work, report it."""
+    run = recipe(wish.name)
+    hardware = device.pick(wish.device, with_settings(run, wish.settings).train.precision)
+    size = settle(wish.size, hardware.device)
+    run = with_settings(small(run, purpose) if size == "small" else run, wish.settings)
+    check_file(wish.out)
+    with threads(wish.threads):
+        record = report(kind, run, hardware, {"size": size, **work(run, hardware)})
+    _tell(record, wish.out, as_json=wish.as_json)
 
 
 def _find(name: str) -> tuple[RunFolder | None, RunConfig]:
