@@ -1,6 +1,15 @@
 """`python -m sparing` is `sparing`."""
 
-from sparing.cli.main import main
+
+def run() -> int:
+    """The command line, imported inside: an early Ctrl-C finds no traceback to print."""
+    try:
+        from sparing.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

@@ -47,6 +47,9 @@ def refused(said: Said, *words: str) -> None:
         (["score", "nowhere", "--text", "x"], ["nowhere"]),
         (["info", "enwik9_sha_rnn"], ["enwik8_sha_rnn"]),
         (["data", "get", "enwik7"], ["enwik8"]),
+        (["data", "get", "python-stdlib", "--from", "pyproject.toml"], ["--data"]),
+        (["train", "quickstart", "--from", "pyproject.toml"], ["--data"]),
+        (["train", "enwik8_mlstm", "--from", "no/such/copy"], ["no/such/copy"]),
     ],
 )
 def test_it_says_what_is_wrong(
@@ -151,7 +154,23 @@ def test_a_symbol_never_seen_in_training(sparing: Sparing, corpus: Path, tmp_pat
     more = settings("data.vocab=symbols")
     sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
     refused(sparing("score", path, "--text", "Ω"), "never seen")
-    refused(sparing("generate", path, "--prompt", "Ω"), "never seen")
+    said = sparing("generate", path, "--prompt", "Ω")
+    refused(said, "never seen")
+    assert not said.out
+
+
+def test_out_must_be_a_folder(sparing: Sparing, corpus: Path) -> None:
+    said = sparing("train", "quickstart", "--data", corpus, "--out", corpus, *settings(), "--quiet")
+    refused(said, "--out names a folder")
+
+
+def test_a_run_without_newlines_is_not_measured_with_them(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    path, more = tmp_path / "bare", settings("data.newlines=false")
+    sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
+    refused(sparing("evaluate", path, "--protocol", "bytes"), "no-newlines")
+    assert sparing("evaluate", path, "--json").json()["protocol"] == "no-newlines"
 
 
 def test_bad_sampling_and_empty_input(run: Path, sparing: Sparing, tmp_path: Path) -> None:

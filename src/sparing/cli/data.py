@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sparing.cli.options import Json, Source, show
-from sparing.data.corpora import CORPORA, read_splits
+from sparing.data.corpora import CORPORA, check_source, read_splits
 from sparing.data.corpora import get as get_corpus
 from sparing.data.tokens import DataConfig, Tokens
 from sparing.data.tokens import prepare as prepare_tokens
@@ -36,6 +36,8 @@ def get(
     """Fetch a corpus (or take a local copy), verify it, keep it."""
     if name not in CORPORA:
         raise unknown("corpus", name, CORPORA)
+    if source is not None:
+        check_source(name, source)
     folder = get_corpus(name, source)
     sizes = {split: len(text) for split, text in read_splits(name).items()}
     show({"corpus": name, "folder": str(folder), "bytes": sizes}, as_json=as_json)

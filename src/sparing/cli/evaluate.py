@@ -104,6 +104,8 @@ def evaluate(
     _refuse_contradictions(given(call), settings)
     folder = open_run(path)
     stored = folder.config()
+    if "--protocol" in given(call) and protocol == "bytes" and not stored.data.newlines:
+        raise UserError("the run never saw a newline; it can be measured as no-newlines only")
     case = Case(
         folder=folder,
         run=_changed(stored, settings, batch, segment),
@@ -274,6 +276,8 @@ def _joined(split: str, protocol: str, *words: str) -> str:
 
 
 def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: bool) -> None:
+    if not hasattr(case.run.model, "memory"):
+        raise UserError(f"the family {case.run.family} has no memory whose length could be varied")
     rows = []
     for length in lengths:
         # A segment sees itself whole: up to its length, all lengths of memory would be one.

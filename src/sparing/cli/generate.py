@@ -44,6 +44,8 @@ def generate(
     folder, hardware = open_run(path), device.pick(target, "float32")
     model, vocab = load_model(folder, hardware, checkpoint), folder.vocab()
     if len(prompts) == 1 and not as_json:
+        # A prompt that cannot be read is refused before anything is said.
+        vocab.encode(prompts[0])
         _say(prompts[0].decode("utf-8", errors="replace"))
         for piece in stream_text(model, vocab, prompts[0], config, hardware):
             _say(piece)

@@ -112,6 +112,15 @@ CORPORA: dict[str, Corpus] = {
 }
 
 
+def check_source(name: str, source: Path) -> None:
+    """Refuse a local copy that is not there, or of a corpus that takes none."""
+    corpus = CORPORA.get(name)
+    if corpus is None or not (corpus.urls or corpus.local_names):
+        raise UserError(f"--from holds a copy of a named corpus, not of {name}; is it --data?")
+    if not source.exists():
+        raise UserError(f"--from {source} does not exist")
+
+
 def read_splits(
     name_or_path: str, source: Path | None = None, *, progress: bool = True
 ) -> dict[str, bytes]:

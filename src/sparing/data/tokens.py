@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sparing.config import from_json, to_json
-from sparing.data.corpora import SPLITS, fingerprint, read_splits
+from sparing.data.corpora import SPLITS, check_source, fingerprint, read_splits
 from sparing.data.fetch import home
 from sparing.data.folder import building
 from sparing.data.text import count_words, unsigned
@@ -84,6 +84,8 @@ def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = 
     """Tokenise a corpus, or open what an earlier call has made."""
     if config.vocab_size is not None and not config.vocab.endswith("pieces"):
         raise UserError(f"data.vocab_size is for pieces; data.vocab={config.vocab} finds its own")
+    if source is not None:
+        check_source(config.corpus, source)
     folder = home() / "tokens" / _folder_name(config, source)
     if not folder.exists():
         texts = read_splits(config.corpus, source, progress=progress)

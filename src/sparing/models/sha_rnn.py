@@ -62,10 +62,10 @@ class SHARNNConfig:
     """Biases in Boom, query and softmax (the figures show none)."""
 
     def __post_init__(self) -> None:
-        if min(self.vocab_size, self.dim, self.depth, self.boom_dim) < 1 or self.memory < 0:
-            raise ValueError(
-                "vocab_size, dim, depth and boom_dim must be positive, memory not below 0"
-            )
+        least = {"vocab_size": 1, "dim": 1, "depth": 1, "boom_dim": 1, "memory": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} must be at least {bound}, not {getattr(self, name)}")
         if any(not 0 <= layer < self.depth for layer in self.attention_at):
             raise ValueError(f"attention_at {self.attention_at} needs blocks below {self.depth}")
         if self.boom_dim % self.dim:

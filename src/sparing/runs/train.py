@@ -47,6 +47,8 @@ class TrainOptions:
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train into `path`; returns 0, or the number of the signal that ended it early."""
     hardware = device.pick(options.device, run.train.precision)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; --out names a folder")
     if is_run(path) and not options.resume:
         raise UserError(f"{path} already holds a run; add --resume to go on, or change --out")
     if options.resume and not is_run(path):
