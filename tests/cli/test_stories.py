@@ -130,6 +130,20 @@ def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Spa
     assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
 
 
+def test_ranking_by_bits_per_byte_forgives_length(run: Path, sparing: Sparing) -> None:
+    texts = ("--text", "z", "--text", "the quick brown fox jumps over")
+    order = {
+        words: [
+            json.loads(line)["text"]
+            for line in sparing("score", run, *texts, "--json", *words).out.splitlines()
+        ]
+        for words in (("--rank",), ("--rank", "--per-byte"))
+    }
+    assert order["--rank",][0] == "z"
+    assert order["--rank", "--per-byte"][0] != "z"
+    assert sparing("score", run, *texts, "--per-byte").status == 2
+
+
 def test_score_prints_and_ranks(run: Path, sparing: Sparing, tmp_path: Path) -> None:
     file = tmp_path / "sentences"
     file.write_text("zzqx vvkj\nthe quick brown fox\n")

@@ -108,8 +108,6 @@ def test_only_the_first_segment_of_an_epoch_is_fresh(made: tuple[Split, StreamCo
     epoch = list(stream.one_epoch())
     assert [segment.fresh for segment in epoch] == [True] + [False] * (len(epoch) - 1)
     assert epoch[-1].cursor == Cursor(1, 0, 0)
-    if not stream.config.randomised:
-        assert len(epoch) == stream.segments_per_epoch
     following = list(islice(stream.segments(), len(epoch) + 1))[-1]
     assert following.fresh
     assert following.cursor.epoch >= 1
@@ -123,7 +121,7 @@ def test_a_short_example_by_hand() -> None:
     assert first.cursor == Cursor(0, 1, 3)
     assert second.targets_BT.tolist() == [[IGNORED], [6]]
     assert second.count == 1
-    assert (stream.tokens_per_epoch, stream.segments_per_epoch) == (7, 2)
+    assert stream.tokens_per_epoch == 7
 
 
 def lengths(count: int, segment: int, **settings: float) -> np.ndarray:
@@ -165,13 +163,6 @@ def test_epochs_and_seeds_draw_other_lengths() -> None:
     assert drawn(1, 0) == drawn(1, 0)
     assert drawn(1, 0) != drawn(2, 0)
     assert drawn(1, 0) != drawn(1, 1)
-
-
-def test_the_expected_number_of_segments_is_near_the_truth() -> None:
-    config = StreamConfig(batch=2, segment=50, randomised=True)
-    stream = Stream(counting(30_000), config)
-    epoch = list(stream.one_epoch())
-    assert stream.segments_per_epoch == pytest.approx(len(epoch), rel=0.03)
 
 
 def test_text_too_short_to_train_on_is_refused_with_its_numbers() -> None:

@@ -23,6 +23,9 @@ def score(
     text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Every token's nats.")] = False,
     ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
+    per_byte: Annotated[
+        bool, typer.Option("--per-byte", help="Rank by bits per byte, for unequal lengths.")
+    ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Take the file as one text.")] = False,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
@@ -31,11 +34,13 @@ def score(
     """Log-probability and bits per byte of each sentence, each scored alone."""
     if text and (file is not None or whole):
         raise UserError("--text is scored without a file; leave FILE and --whole out")
+    if per_byte and not ranked:
+        raise UserError("--per-byte goes with --rank")
     sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
     folder, hardware = open_run(path), device.pick(target, "float32")
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
-    for item in rank(scores) if ranked else scores:
+    for item in rank(scores, per_byte=per_byte) if ranked else scores:
         if as_json:
             typer.echo(json.dumps(item.to_json(per_token=per_token)))
         else:

@@ -5,7 +5,6 @@ Axes: B lanes, T segment.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -99,14 +98,6 @@ class Stream:
     @property
     def _longest(self) -> int:
         return -(-self.tokens_per_epoch // self.config.batch)
-
-    @cached_property
-    def segments_per_epoch(self) -> int:
-        """Exact for fixed lengths, expected for randomised ones."""
-        if not self.config.randomised:
-            return -(-self._longest // self.config.segment)
-        lengths = _lengths(np.random.default_rng(0), self.config, 10_000)
-        return round(self._longest / float(lengths.mean())) or 1
 
     def segments(self) -> Iterator[Segment]:
         """Go on from the cursor for ever, epoch after epoch; for training."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORED, Head
-from sparing.nn.state import State, detached, joined, lanes, size_bytes
+from sparing.nn.state import State, joined, lanes, size_bytes
 
 __all__ = [
     "IGNORED",
@@ -16,7 +16,6 @@ __all__ = [
     "Output",
     "ParameterGroup",
     "State",
-    "detached",
     "joined",
     "lanes",
     "size_bytes",

@@ -12,11 +12,6 @@ from torch import Tensor
 State = dict[str, Tensor]
 
 
-def detached(state: Mapping[str, Tensor]) -> State:
-    """The same values, cut off from the graph that made them."""
-    return {name: tensor.detach() for name, tensor in state.items()}
-
-
 def lanes(state: Mapping[str, Tensor], chosen: slice | Tensor) -> State:
     """The state of some lanes."""
     return {name: tensor[chosen] for name, tensor in state.items()}
