@@ -1,0 +1,61 @@
+"""What every residual branch offers, so that stacks and super-nets can mix them freely."""
+
+import torch
+from torch import Tensor, nn
+
+from sparing.nn.state import State
+
+
+class Block(nn.Module):
+    """A residual branch: reads the stream, norms it itself, and says what to add to it.
+
+    `hidden + delta` is the caller's; so the branch that adds nothing is exactly the identity.
+    """
+
+    dim: int
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """What the branch carries before the first token, lane axis first; often nothing."""
+        return {}
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """`delta_BTD`, and the state after this segment, cut from the graph."""
+        raise NotImplementedError
+
+    def penalty(self, like: Tensor) -> Tensor:
+        """Nats per token this branch adds to the training loss, e.g. the price of its spans."""
+        return like.new_zeros(())
+
+    def after_step(self) -> None:
+        """Called after every optimizer step."""
+
+    def telemetry(self) -> dict[str, float]:
+        """Numbers worth a curve."""
+        return {}
+
+    def compile_parts(self) -> None:
+        """Compile, in place, what gains from it."""
+
+    def flops_per_token(self) -> float:
+        """Floating-point operations of matrix products in one forward pass, memory full."""
+        raise NotImplementedError
+
+    def state_numbers(self) -> int:
+        """Numbers carried per lane once every memory is full."""
+        return 0
+
+
+class Identity(Block):
+    """Adds nothing."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Zero."""
+        return torch.zeros_like(hidden_BTD), {}
+
+    def flops_per_token(self) -> float:
+        """None."""
+        return 0.0
