@@ -10,6 +10,8 @@ from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.stack import StackConfig
+from sparing.models.supernet import SupernetConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 
 VOCAB = 11
@@ -77,6 +79,28 @@ _MLSTM = {
     "dropout_hidden": 0.0,
 }
 
+_STACK = {
+    "vocab_size": VOCAB,
+    "pattern": "xfxf",
+    "dim": 8,
+    "heads": 2,
+    "head_dim": 4,
+    "ff_dim": 12,
+    "memory": 64,
+    "span_limit": 64,
+    "span_starts": (8.0, 40.0),
+    "ramp": 4,
+}
+
+
+def _stack(**settings: Any) -> tuple[str, StackConfig]:
+    return "stack", StackConfig(**(_STACK | settings))
+
+
+def _supernet(**settings: Any) -> tuple[str, SupernetConfig]:
+    return "supernet", SupernetConfig(**(_STACK | settings))
+
+
 CONFIGS: dict[str, tuple[str, Any]] = {
     "sha_rnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,))),
     "sha_rnn all layers": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(0, 1, 2))),
@@ -118,6 +142,14 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "adaptive_span expire": _span(span="expire", span_start=0.05, ramp=64, positions=5),
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
+    "stack of Transformer-XL": _stack(),
+    "stack of SHA-RNN": _stack(pattern="lb lsb lb", tied=True),
+    "stack of scans": _stack(pattern="gfgif", cutoffs=(3, 7), shrink=2),
+    "supernet": _supernet(),
+    "supernet of PAR": _supernet(
+        pattern="xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
+    ),
+    "supernet wide": _supernet(pattern="xfx", candidates="lsaxgbfi", reminder=False, tied=True),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),
@@ -131,7 +163,12 @@ CONFIGS: dict[str, tuple[str, Any]] = {
 }
 
 
-ROUGH_STARTS = {"adaptive_span words": 4.0, "adaptive_span words untied": 0.6}
+ROUGH_STARTS = {
+    "adaptive_span words": 4.0,
+    "adaptive_span words untied": 0.6,
+    "stack of scans": 0.5,
+    "supernet of PAR": 0.5,
+}
 """Configs whose faithful first weights start this far from log V; the others within 0.25."""
 
 

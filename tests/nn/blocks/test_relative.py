@@ -8,7 +8,7 @@ from sparing.nn.blocks.relative import RelativeBlock
 
 
 def block(memory: int = 16) -> RelativeBlock:
-    return RelativeBlock(laws.DIM, 2, memory=memory, dropout=0.0)
+    return RelativeBlock(laws.DIM, 2, 4, memory=memory, dropout=0.0)
 
 
 def test_it_obeys_the_laws() -> None:
@@ -48,6 +48,7 @@ def test_an_idle_block_goes_on_remembering_the_stream() -> None:
     torch.testing.assert_close(lively.idle(hidden_BTD, first), lively(hidden_BTD, first)[1])
 
 
-def test_heads_must_share_the_width() -> None:
-    with pytest.raises(ValueError, match="multiple of heads"):
-        RelativeBlock(8, 3, memory=4, dropout=0.0)
+def test_heads_may_be_wider_or_narrower_than_the_stream() -> None:
+    laws.everything(RelativeBlock(laws.DIM, 3, 2, memory=16, dropout=0.0))
+    with pytest.raises(ValueError, match="even"):
+        RelativeBlock(7, 3, 2, memory=4, dropout=0.0)

@@ -19,16 +19,23 @@ class RelativeBlock(Block):
     make stale.
     """
 
-    def __init__(
-        self, dim: int, heads: int, *, memory: int, dropout: float, dropout_attention: float = 0.0
+    def __init__(  # noqa: PLR0913  half of them keyword-only
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        *,
+        memory: int,
+        dropout: float,
+        dropout_attention: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % heads or dim % 2:
-            raise ValueError(f"dim {dim} must be even and a multiple of heads {heads}")
-        self.dim, self.memory = dim, memory
+        if dim % 2:
+            raise ValueError(f"dim {dim} must be even: half sines, half cosines")
+        self.dim, self.width, self.memory = dim, heads * head_dim, memory
         self.norm = nn.LayerNorm(dim)
-        self.attention = RelativeAttention(dim, heads, dim // heads, dropout=dropout_attention)
-        self.bias = RelativeBias(heads, dim // heads)
+        self.attention = RelativeAttention(dim, heads, head_dim, dropout=dropout_attention)
+        self.bias = RelativeBias(heads, head_dim)
         self.dropout = Dropout(dropout)
         self._table = PositionTable()
         for layer in (self.attention.query, self.attention.key, self.attention.value):
@@ -39,8 +46,7 @@ class RelativeBlock(Block):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Empty memory."""
-        names = ("memory",) if torch.is_grad_enabled() else ("keys", "values")
-        return {name: like.new_zeros(batch, 0, self.dim) for name in names}
+        return {name: like.new_zeros(batch, 0, width) for name, width in self._widths().items()}
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`. The state's own kind decides what memory holds."""
@@ -52,7 +58,10 @@ class RelativeBlock(Block):
         else:
             source_BTD = self.norm(hidden_BTD)
             keys_BTE, values_BTE = self.attention.entries(source_BTD)
-            entries = self._joined(state["keys"], keys_BTE), self._joined(state["values"], values_BTE)
+            entries = (
+                self._joined(state["keys"], keys_BTE),
+                self._joined(state["values"], values_BTE),
+            )
             carried = dict(zip(("keys", "values"), entries, strict=True))
         positions_SE = self._positions(entries[0].size(1), hidden_BTD.size(1), state)
         mixed_BTD = self.attention(source_BTD, entries, positions_SE, self.bias())
@@ -74,11 +83,16 @@ class RelativeBlock(Block):
 
     def flops_per_token(self) -> float:
         """Keys, values and positions cached."""
-        return 2.0 * (4 * self.dim**2 + 3 * self.memory * self.dim)
+        return 2.0 * (4 * self.dim + 3 * self.memory) * self.width
 
     def state_numbers(self) -> int:
         """As `initial_state` would make it now."""
-        return self.memory * self.dim * (1 if torch.is_grad_enabled() else 2)
+        return self.memory * sum(self._widths().values())
+
+    def _widths(self) -> dict[str, int]:
+        if torch.is_grad_enabled():
+            return {"memory": self.dim}
+        return {"keys": self.width, "values": self.width}
 
     def _positions(self, keys: int, newest: int, state: State) -> Tensor:
         """Projected codes of the distances keys - 1 ... 0."""
