@@ -10,6 +10,7 @@ from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.stack import StackConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 
 VOCAB = 11
@@ -77,6 +78,23 @@ _MLSTM = {
     "dropout_hidden": 0.0,
 }
 
+_STACK = {
+    "vocab_size": VOCAB,
+    "dim": 8,
+    "heads": 2,
+    "head_dim": 4,
+    "ff_dim": 16,
+    "span_limit": 64,
+    "span_starts": (3.5, 20.25),
+    "span_price": 1e-3,
+    "ramp": 4,
+}
+
+
+def _stack(pattern: str, **settings: Any) -> tuple[str, StackConfig]:
+    return "stack", StackConfig(pattern=pattern, **(_STACK | settings))
+
+
 CONFIGS: dict[str, tuple[str, Any]] = {
     "sha_rnn": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(1,))),
     "sha_rnn all layers": ("sha_rnn", SHARNNConfig(**_SHA, attention_at=(0, 1, 2))),
@@ -118,6 +136,9 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "adaptive_span expire": _span(span="expire", span_start=0.05, ramp=64, positions=5),
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
+    "stack": _stack("a f a f"),
+    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3, reminder=False),
+    "stack gelu": _stack("aif", activation="gelu"),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),
