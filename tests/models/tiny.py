@@ -81,24 +81,24 @@ _MLSTM = {
 
 _STACK = {
     "vocab_size": VOCAB,
-    "pattern": "xfxf",
     "dim": 8,
     "heads": 2,
     "head_dim": 4,
-    "ff_dim": 12,
+    "ff_dim": 16,
     "memory": 64,
     "span_limit": 64,
-    "span_starts": (8.0, 40.0),
+    "span_starts": (3.5, 20.25),
+    "span_price": 1e-3,
     "ramp": 4,
 }
 
 
-def _stack(**settings: Any) -> tuple[str, StackConfig]:
-    return "stack", StackConfig(**(_STACK | settings))
+def _stack(pattern: str, **settings: Any) -> tuple[str, StackConfig]:
+    return "stack", StackConfig(pattern=pattern, **(_STACK | settings))
 
 
-def _supernet(**settings: Any) -> tuple[str, SupernetConfig]:
-    return "supernet", SupernetConfig(**(_STACK | settings))
+def _supernet(pattern: str, **settings: Any) -> tuple[str, SupernetConfig]:
+    return "supernet", SupernetConfig(pattern=pattern, **(_STACK | settings))
 
 
 CONFIGS: dict[str, tuple[str, Any]] = {
@@ -142,14 +142,17 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "adaptive_span expire": _span(span="expire", span_start=0.05, ramp=64, positions=5),
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
-    "stack of Transformer-XL": _stack(),
-    "stack of SHA-RNN": _stack(pattern="lb lsb lb", tied=True),
-    "stack of scans": _stack(pattern="gfgif", cutoffs=(3, 7), shrink=2),
-    "supernet": _supernet(),
+    "stack": _stack("a f a f"),
+    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3, reminder=False),
+    "stack gelu": _stack("aif", activation="gelu"),
+    "stack of Transformer-XL": _stack("xfxf"),
+    "stack of SHA-RNN": _stack("lb lsb lb", tied=True),
+    "stack of scans": _stack("gfgif", cutoffs=(3, 7), shrink=2),
+    "supernet": _supernet("xfxf"),
     "supernet of PAR": _supernet(
-        pattern="xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
+        "xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
     ),
-    "supernet wide": _supernet(pattern="xfx", candidates="lsaxgbfi", reminder=False, tied=True),
+    "supernet wide": _supernet("xfx", candidates="lsaxgbfi", reminder=False, tied=True),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),

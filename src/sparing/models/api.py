@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORED, Head
+from sparing.nn.relative import RelativeBias
 from sparing.nn.state import State, joined, lanes, size_bytes
 
 __all__ = [
@@ -108,7 +109,7 @@ class LanguageModel(nn.Module):
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         owner = self.get_submodule(name.rpartition(".")[0])
-        if parameter.ndim != 2:
+        if parameter.ndim != 2 or isinstance(owner, RelativeBias):
             return "vector", 1
         if isinstance(owner, nn.Embedding) or name.startswith("head."):
             return "table", 1

@@ -20,7 +20,7 @@ def par(depth: int, period: int = 5, attention: str = "x", dense: str = "f") -> 
     """
     count, cut = depth // period, 2 * depth // 3
     if not count:
-        raise ValueError(f"par({depth}, {period}) has no attention; use a period of at most {depth}")
+        raise ValueError(f"par({depth}, {period}) has no attention; use a period up to {depth}")
     width = (cut + cut // count) // count
     pattern = (attention + dense * (width - 1)) * count
     return (pattern + dense * depth)[:depth]

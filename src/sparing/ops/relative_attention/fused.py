@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sparing.ops.relative_attention import Bias
 
 
-def relative_attention(  # noqa: PLR0913  two are keyword-only
+def relative_attention(
     query_BTHK: Tensor,
     keys_BSHK: Tensor,
     values_BSHK: Tensor,

@@ -1,0 +1,310 @@
+"""Stack: residual branches in the order a pattern names, one letter each.
+
+Axes: B batch, T segment, D dim. The house's own family: what the others taught, in one place, and
+what a search over blocks is retrained as. Every branch norms its own input (pre-norm) and starts by
+adding little or nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
+from sparing.nn.attention import compute_dtype
+from sparing.nn.blocks.api import Block, Identity
+from sparing.nn.blocks.boom import BoomBlock
+from sparing.nn.blocks.feedforward import Activation, FeedForward
+from sparing.nn.blocks.recurrent import RecurrentBlock
+from sparing.nn.blocks.relative import RelativeBlock
+from sparing.nn.blocks.single_head import SingleHeadBlock
+from sparing.nn.blocks.span import SpanAttention, settle
+from sparing.nn.dropout import Dropout, RowDropout
+from sparing.nn.head import SoftmaxHead
+from sparing.nn.ngram import NgramEmbedding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackConfig:
+    """Settings of the family."""
+
+    vocab_size: int
+    """Symbols the model reads and predicts."""
+    pattern: str = "af" * 12
+    """One letter per branch, in order; spaces are free. See `BRANCHES`."""
+    dim: int = 512
+    """Width of the residual stream."""
+    heads: int = 8
+    """Heads of each attention."""
+    head_dim: int = 64
+    """Width of a head."""
+    ff_dim: int = 2048
+    """Width inside feed-forward branches."""
+    activation: Activation = "relu2"
+    """Inside feed-forward branches."""
+    boom_dim: int | None = None
+    """Width inside Boom, a multiple of `dim`; none: four times `dim`."""
+    memory: int = 512
+    """Transformer-XL and single-headed attention: positions before the segment they attend to."""
+    span_limit: int = 8192
+    """Adaptive span: the farthest a head may learn to look, in positions."""
+    span_starts: tuple[float, ...] = (32, 64, 128, 256, 512, 1024, 1536, 2048)
+    """Adaptive span: where the heads' spans begin, dealt in turn."""
+    span_price: float = 0.0
+    """Adaptive span: nats per token for each position of the mean span."""
+    ramp: int = 32
+    """Adaptive span: positions over which a window fades out."""
+    ngrams: tuple[int, ...] = ()
+    """Lengths of the token groups that have hashed vectors of their own; none: single tokens."""
+    ngram_rows: int = 32768
+    """Rows of each group's table, a power of two."""
+    ngram_dim: int = 64
+    """Width of those tables."""
+    reminder: bool = True
+    """Each branch reads a learned mix of the stream and the first embedding."""
+    dropout: float = 0.0
+    """On the embedding and on what each branch adds."""
+    dropout_attention: float = 0.0
+    """Transformer-XL attention: on its weights."""
+    dropout_output: float = 0.0
+    """Before the softmax."""
+    dropout_words: float = 0.0
+    """Share of the vocabulary that reads as nothing for a segment."""
+    weight_drop: float = 0.0
+    """Recurrent branches: on the hidden-to-hidden weights."""
+    tied: bool = False
+    """The softmax uses the embedding's vectors."""
+    cutoffs: tuple[int, ...] = ()
+    """Where words, most frequent first, are cut into clusters; none: one plain softmax."""
+    shrink: int = 1
+    """How many times narrower each cluster's vectors are than those of the one before."""
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        strange = sorted(set(self.letters) - set(BRANCHES))
+        if strange or not self.letters:
+            known = ", ".join(f"{letter} {why}" for letter, (why, _) in BRANCHES.items())
+            raise ValueError(f"pattern {self.pattern!r} must be made of: {known}")
+        for name in RATES:
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+        if self.memory < 0:
+            raise ValueError(f"memory must not be negative, not {self.memory}")
+        parts = clusters(self.vocab_size, self.cutoffs)
+        if self.dim < self.shrink ** (len(parts) - 1):
+            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
+        if self.span_price < 0:
+            raise ValueError(f"span_price must not be negative, not {self.span_price}")
+
+    @property
+    def letters(self) -> str:
+        """The pattern without spaces."""
+        return "".join(self.pattern.split())
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether words are clustered."""
+        return bool(self.cutoffs) or self.shrink > 1
+
+
+RATES = ("dropout", "dropout_attention", "dropout_output", "dropout_words", "weight_drop")
+
+
+def _span(c: StackConfig) -> Block:
+    starts = [min(start, c.span_limit) for start in c.span_starts]
+    return SpanAttention(
+        c.dim,
+        c.heads,
+        c.head_dim,
+        limit=c.span_limit,
+        starts=starts,
+        ramp=c.ramp,
+        price=c.span_price,
+        dropout=c.dropout,
+    )
+
+
+def _relative(c: StackConfig) -> Block:
+    return RelativeBlock(
+        c.dim,
+        c.heads,
+        c.head_dim,
+        memory=c.memory,
+        dropout=c.dropout,
+        dropout_attention=c.dropout_attention,
+    )
+
+
+def _single_head(c: StackConfig) -> Block:
+    return SingleHeadBlock(c.dim, memory=c.memory, dropout=c.dropout)
+
+
+def _lstm(c: StackConfig) -> Block:
+    return RecurrentBlock(c.dim, core="lstm", dropout=c.dropout, weight_drop=c.weight_drop)
+
+
+def _scan(c: StackConfig) -> Block:
+    return RecurrentBlock(c.dim, core="qrnn", dropout=c.dropout, weight_drop=c.weight_drop)
+
+
+def _boom(c: StackConfig) -> Block:
+    return BoomBlock(c.dim, c.boom_dim or 4 * c.dim, dropout=c.dropout)
+
+
+def _feed_forward(c: StackConfig) -> Block:
+    return FeedForward(c.dim, c.ff_dim, dropout=c.dropout, activation=c.activation)
+
+
+BRANCHES: Mapping[str, tuple[str, Callable[[StackConfig], Block]]] = {
+    "a": ("adaptive-span attention", _span),
+    "f": ("feed-forward", _feed_forward),
+    "x": ("Transformer-XL attention", _relative),
+    "s": ("single-headed attention", _single_head),
+    "l": ("LSTM", _lstm),
+    "g": ("gated scan", _scan),
+    "b": ("Boom", _boom),
+    "i": ("identity", lambda c: Identity(c.dim)),
+}
+"""Letter -> what it is, and how it is made."""
+
+
+TABLE_STD = 0.02
+
+
+class Stack(LanguageModel):
+    """Embedding, branches, softmax."""
+
+    head: SoftmaxHead | AdaptiveHead
+
+    def __init__(self, config: StackConfig, blocks: Iterable[Block] | None = None) -> None:
+        """With `blocks`, those instead of the pattern's."""
+        super().__init__()
+        c = self.config = config
+        self.embedding, self.head = _ends(c)
+        self.ngrams = (
+            NgramEmbedding(c.dim, lengths=c.ngrams, rows=c.ngram_rows, width=c.ngram_dim)
+            if c.ngrams
+            else None
+        )
+        self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
+        self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
+        self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
+        self.keep, self.remind = None, None
+        if c.reminder:
+            self.keep = nn.Parameter(torch.ones(len(self.blocks)))
+            self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
+
+    def initial_state(self, batch: int) -> State:
+        """What each branch carries, under its number."""
+        like = next(self.parameters()).detach()
+        settle(self.modules())
+        state = State()
+        for number, block in self._numbered():
+            own = block.initial_state(batch, like)
+            state |= {f"blocks.{number}.{name}": tensor for name, tensor in own.items()}
+        if self.ngrams is not None:
+            state["tokens"] = self.ngrams.before(batch, like)
+        return state
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`."""
+        settle(self.modules())
+        first_BTD, carried = self._embed(tokens_BT, state)
+        hidden_BTD, penalty = first_BTD, first_BTD.new_zeros((), dtype=torch.float32)
+        for number, block in self._numbered():
+            if self.keep is not None and self.remind is not None:
+                hidden_BTD = _mixed(hidden_BTD, first_BTD, self.keep[number], self.remind[number])
+            delta_BTD, after = block(hidden_BTD, _of_block(state, number))
+            hidden_BTD = hidden_BTD + delta_BTD
+            penalty = penalty + block.penalty(penalty)
+            carried |= {f"blocks.{number}.{name}": tensor for name, tensor in after.items()}
+        normed_BTD = F.rms_norm(hidden_BTD, (self.config.dim,))
+        return Output(self.dropout_output(normed_BTD), carried, penalty)
+
+    def _embed(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
+        """The first vectors, and what the next segment must know of this one's tokens."""
+        vectors_BTD, carried = self.embedding(tokens_BT), State()
+        if self.ngrams is not None:
+            grouped_BTD, carried["tokens"] = self.ngrams(tokens_BT, state["tokens"])
+            vectors_BTD = vectors_BTD + grouped_BTD
+        normed_BTD = F.rms_norm(vectors_BTD, (self.config.dim,))
+        normed_BTD = self.dropout_words(normed_BTD, tokens_BT)
+        return self.dropout(normed_BTD.to(compute_dtype(normed_BTD))), carried
+
+    def after_step(self) -> None:
+        """Pass it on."""
+        for _, block in self._numbered():
+            block.after_step()
+
+    def telemetry(self) -> dict[str, float]:
+        """Every branch's own, under its number."""
+        return {
+            f"{name}.{number}": value
+            for number, block in self._numbered()
+            for name, value in block.telemetry().items()
+        }
+
+    def compile_parts(self) -> None:
+        """Branch by branch; the same code serves all of a kind."""
+        for _, block in self._numbered():
+            block.compile_parts()
+
+    def flops_per_token(self) -> float:
+        """Branches and softmax, rarer clusters left out."""
+        branches = sum(block.flops_per_token() for _, block in self._numbered())
+        c = self.config
+        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
+        return branches + 2.0 * c.dim * shortlist
+
+    def state_numbers(self) -> int:
+        """What the branches carry, and the last few tokens."""
+        tokens = 0 if self.ngrams is None else self.ngrams.history
+        return tokens + sum(block.state_numbers() for _, block in self._numbered())
+
+    def _numbered(self) -> Iterator[tuple[int, Block]]:
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            yield number, block
+
+
+def branch(letter: str, config: StackConfig) -> Block:
+    """A fresh block of the kind a letter names."""
+    return BRANCHES[letter][1](config)
+
+
+def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
+    """What reads symbols and what predicts them."""
+    if c.adaptive:
+        embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+        head = AdaptiveHead(embedding, tied=c.tied, tied_projections="none")
+        for weight in (*embedding.weights, *head.weights):
+            nn.init.normal_(weight, std=TABLE_STD)
+        return embedding, head
+    table = nn.Embedding(c.vocab_size, c.dim)
+    if not c.tied:
+        # The first guess is the same for every symbol, and costs log V.
+        return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
+    # The embedding is normed before it is read, so its scale is free to suit the softmax.
+    nn.init.normal_(table.weight, std=TABLE_STD)
+    assert isinstance(table.weight, nn.Parameter)
+    return table, SoftmaxHead(table.weight)
+
+
+def _mixed(hidden_BTD: Tensor, first_BTD: Tensor, keep: Tensor, remind: Tensor) -> Tensor:
+    dtype = hidden_BTD.dtype
+    return keep.to(dtype) * hidden_BTD + remind.to(dtype) * first_BTD
+
+
+def _of_block(state: State, number: int) -> State:
+    prefix = f"blocks.{number}."
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,158 @@
+"""Attention whose heads learn how far back to look, as a residual branch.
+
+Axes: B batch, T segment, M memory, S = M + T, H heads, K head width, D dim; 2: key and value.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparing.nn.attention import compute_dtype
+from sparing.nn.blocks.api import Block
+from sparing.nn.dropout import Dropout
+from sparing.nn.rotary import Rotary
+from sparing.nn.state import State
+from sparing.ops.window_attention import Edge, window_attention
+
+GRAIN = 256
+"""Memories are cut to multiples of this, so that their length seldom changes."""
+
+
+class SpanHeads(nn.Module):
+    """Normed queries and keys, rotated; windows with a soft edge; one output matrix."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int, *, ramp: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.ramp = heads, head_dim, ramp
+        self.entries = Stacked(dim, 3 * heads * head_dim, blocks=3)
+        self.output = nn.Linear(heads * head_dim, dim, bias=False)
+        self.gain_H1 = nn.Parameter(torch.ones(heads, 1))
+        self.rotary = Rotary(head_dim)
+        self.dropout = Dropout(dropout)
+        nn.init.normal_(self.entries.weight, std=0.5 * dim**-0.5)
+        nn.init.zeros_(self.output.weight)
+
+    def forward(
+        self, hidden_BTD: Tensor, memory_BM2HK: Tensor, seen_B: Tensor, span_H: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What to add to the stream, and memory followed by this segment's own entries."""
+        normed_BTD = F.rms_norm(hidden_BTD, (hidden_BTD.size(-1),))
+        three_BT3HK = self.entries(normed_BTD).unflatten(-1, (3, self.heads, self.head_dim))
+        query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
+        query_BTHK = self.rotary(_unit(query_BTHK), seen_B) * self.gain_H1.to(query_BTHK.dtype)
+        key_BTHK = self.rotary(_unit(key_BTHK), seen_B)
+        fresh_BT2HK = torch.stack([key_BTHK, value_BTHK], dim=2)
+        fresh_BT2HK = fresh_BT2HK.to(compute_dtype(fresh_BT2HK))
+        stored_BS2HK = torch.cat([memory_BM2HK.to(fresh_BT2HK.dtype), fresh_BT2HK.detach()], dim=1)
+        first_B = (memory_BM2HK.size(1) - seen_B).clamp(min=0)
+        mixed_BTHK = window_attention(
+            query_BTHK, fresh_BT2HK, stored_BS2HK, Edge(span_H, first_B, self.ramp)
+        )
+        delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
+        return delta_BTD, stored_BS2HK
+
+
+class SpanAttention(Block):
+    """Heads with learned spans over keys and values carried from earlier segments.
+
+    Stored keys are as old as the weights that made them: a few updates, and never projected twice.
+    """
+
+    def __init__(  # noqa: PLR0913  all but three are keyword-only
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        *,
+        limit: int,
+        starts: Sequence[float],
+        ramp: int = 32,
+        price: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        """`starts` are the first spans in positions, dealt to the heads in turn."""
+        super().__init__()
+        if limit < 1 or not starts or not all(0 <= start <= limit for start in starts):
+            raise ValueError(f"spans must start between 0 and the limit {limit}, not at {starts}")
+        self.dim, self.limit, self.price = dim, limit, price
+        self.attend = SpanHeads(dim, heads, head_dim, ramp=ramp, dropout=dropout)
+        first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
+        # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
+        self.log_span = nn.Parameter(torch.tensor(first, dtype=torch.float32))
+        self.settle(first)
+
+    def spans(self) -> Tensor:
+        """The span of every head in positions (H,), with gradient."""
+        within_H = self.log_span.clamp(0, math.log1p(self.limit))
+        return torch.expm1(self.log_span + (within_H - self.log_span).detach())
+
+    def settle(self, logarithms: Sequence[float]) -> None:
+        """Take note of the spans, which decide how much memory is kept."""
+        self.known = [min(max(math.expm1(log), 0.0), self.limit) for log in logarithms]
+        self.window = math.ceil((max(self.known) + self.attend.ramp) / GRAIN) * GRAIN
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Room for a window, of which nothing exists yet."""
+        heads, width = self.attend.heads, self.attend.head_dim
+        return {
+            "entries": like.new_zeros(batch, self.window, 2, heads, width),
+            "seen": torch.zeros(batch, dtype=torch.int64, device=like.device),
+        }
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block`."""
+        delta_BTD, stored = self.attend(hidden_BTD, state["entries"], state["seen"], self.spans())
+        kept = stored[:, max(0, stored.size(1) - self.window) :]
+        return delta_BTD, {"entries": kept, "seen": state["seen"] + hidden_BTD.size(1)}
+
+    def penalty(self, like: Tensor) -> Tensor:
+        """The mean span times its price."""
+        return self.price * self.spans().mean()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Spans stay within their limit."""
+        self.log_span.clamp_(0, math.log1p(self.limit))
+
+    def telemetry(self) -> dict[str, float]:
+        """The span of every head."""
+        spans = self.spans().detach().tolist()
+        return {f"span.{head}": span for head, span in enumerate(spans)}
+
+    def compile_parts(self) -> None:
+        """All but the bookkeeping."""
+        self.attend.compile()
+
+    def flops_per_token(self) -> float:
+        """Projections, and two products with the keys that each head sees."""
+        matrices = self.attend.entries.weight.numel() + self.attend.output.weight.numel()
+        seen = sum(span + self.attend.ramp / 2 for span in self.known)
+        return 2.0 * (matrices + 2 * seen * self.attend.head_dim)
+
+    def state_numbers(self) -> int:
+        """Keys and values of one window, and the count of positions."""
+        return self.window * 2 * self.attend.heads * self.attend.head_dim + 1
+
+
+class Stacked(nn.Linear):
+    """Several matrices of one input in one tensor, along its rows."""
+
+    def __init__(self, in_features: int, out_features: int, *, blocks: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+        self.stacked_blocks = blocks
+
+
+def settle(blocks: Iterable[nn.Module]) -> None:
+    """Let all span attention among `blocks` know its spans, with one wait for the device."""
+    spanned = [block for block in blocks if isinstance(block, SpanAttention)]
+    if spanned:
+        logarithms = torch.stack([block.log_span.detach() for block in spanned]).tolist()
+        for block, known in zip(spanned, logarithms, strict=True):
+            block.settle(known)
+
+
+def _unit(x_BTHK: Tensor) -> Tensor:
+    return F.rms_norm(x_BTHK, (x_BTHK.size(-1),))

@@ -1,0 +1,59 @@
+"""Vectors for the last few tokens together, from hashed tables (as in arXiv:2412.09871).
+
+Axes: B batch, T segment, N longest n-gram - 1, E width of a table, D dim.
+"""
+
+import torch
+from torch import Tensor, nn
+
+MULTIPLIER = 0x9E3779B1
+"""Knuth's multiplicative hash; odd, so that no bit of a token is lost."""
+
+
+class NgramEmbedding(nn.Module):
+    """The sum of a vector for the last 2 tokens, one for the last 3 and so on, projected to `dim`.
+
+    Equal n-grams share a row; so do, rarely, different ones whose hashes meet.
+    """
+
+    def __init__(self, dim: int, *, lengths: tuple[int, ...], rows: int, width: int) -> None:
+        super().__init__()
+        if rows & (rows - 1) or min(lengths) < 2:
+            raise ValueError("n-grams need a power of two of rows, and at least two tokens each")
+        self.lengths, self.rows = lengths, rows
+        self.history = max(lengths) - 1
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in lengths)
+        self.project = nn.Linear(len(lengths) * width, dim, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small rows: what a token itself says comes first."""
+        for table in self.tables:
+            assert isinstance(table, nn.Embedding)
+            nn.init.normal_(table.weight, std=0.02)
+        nn.init.normal_(self.project.weight, std=self.project.in_features**-0.5)
+
+    def forward(self, tokens_BT: Tensor, before_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors (B, T, D), and the tokens that the next segment needs to know."""
+        known_BS = torch.cat([before_BN, tokens_BT], dim=1)
+        found = [
+            table(row_BT) for table, row_BT in zip(self.tables, self._rows(known_BS), strict=True)
+        ]
+        after_BN = known_BS[:, known_BS.size(1) - self.history :]
+        return self.project(torch.cat(found, dim=-1)), after_BN
+
+    def before(self, batch: int, like: Tensor) -> Tensor:
+        """What stands before a text: tokens that no text holds."""
+        return torch.full((batch, self.history), -1, device=like.device, dtype=torch.int64)
+
+    def _rows(self, known_BS: Tensor) -> list[Tensor]:
+        """The row of each n-gram that ends at each position."""
+        segment = known_BS.size(1) - self.history
+        hashed_BT, rows = known_BS.new_zeros(known_BS.size(0), segment), []
+        for back in range(max(self.lengths)):
+            token_BT = known_BS[:, self.history - back : self.history - back + segment]
+            hashed_BT = (hashed_BT + token_BT + 1) * MULTIPLIER & 0xFFFFFFFF
+            hashed_BT = hashed_BT ^ (hashed_BT >> 15)
+            if back + 1 in self.lengths:
+                rows.append(hashed_BT % self.rows)
+        return rows

@@ -1,0 +1,31 @@
+"""Causal attention in which each head sees a window of its own with a soft edge; by content only.
+
+Axes: B batch, T segment, M memory, S = M + T, H heads, K head width; 2: a key and its value.
+"""
+
+from torch import Tensor
+
+from sparing.ops.window_attention import sliced
+from sparing.ops.window_attention.edge import Edge
+
+__all__ = ["SHORTEST", "Edge", "window_attention"]
+
+SHORTEST = 16
+"""Queries below which the fused kernel could not fill a tile."""
+
+
+def window_attention(
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, stored_BS2HK: Tensor, edge: Edge
+) -> Tensor:
+    """softmax over distances x >= 0 of (q . k / sqrt(K) + log m(x)), times values: (B, T, H, K).
+
+    `stored` ends with a copy of `fresh`, the entries of the queries' own positions; what is before
+    it is memory and gets no gradient.
+    """
+    fused = query_BTHK.is_cuda and query_BTHK.size(1) >= SHORTEST
+    if not fused:
+        return sliced.window_attention(query_BTHK, fresh_BT2HK, stored_BS2HK, edge)
+    # Triton is there where there is a GPU, and only there is it needed.
+    from sparing.ops.window_attention.fused import window_attention as kernel
+
+    return kernel(query_BTHK, fresh_BT2HK, stored_BS2HK, edge)

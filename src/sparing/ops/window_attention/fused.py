@@ -1,0 +1,121 @@
+"""The same in one kernel each way (Triton), as operators that `torch.compile` can see.
+
+The softmax is summed tile by tile, and recomputed from its logarithm on the way back.
+"""
+
+import math
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from sparing.ops.window_attention import kernels
+from sparing.ops.window_attention.edge import Edge
+
+FORWARD = {"ROWS": 128, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
+BACKWARD_QUERY = {"ROWS": 128, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
+BACKWARD_ENTRIES = {"ROWS": 64, "COLUMNS": 128, "num_warps": 4, "num_stages": 3}
+"""Queries by keys of a tile, and how the compiler spreads it."""
+LOG2E = 1.4426950408889634
+
+
+def window_attention(
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, stored_BS2HK: Tensor, edge: Edge
+) -> Tensor:
+    """See the package's docstring."""
+    query_BTHK = query_BTHK.to(stored_BS2HK.dtype).contiguous()
+    span_H, first_B = edge.span_H.float(), edge.first_B.to(torch.int32)
+    mixed_BTHK: Tensor = _attend(query_BTHK, fresh_BT2HK, stored_BS2HK, span_H, first_B, edge.ramp)[
+        0
+    ]
+    return mixed_BTHK
+
+
+@torch.library.custom_op("sparing::window_attention", mutates_args=())
+def _attend(
+    query: Tensor, fresh: Tensor, stored: Tensor, span: Tensor, first: Tensor, ramp: int
+) -> tuple[Tensor, Tensor]:
+    """Output and the logarithm (base 2) of each softmax's sum; `fresh` only takes the gradient."""
+    batch, segment, heads, width = query.shape
+    out = torch.empty_like(query)
+    lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
+    grid = (triton.cdiv(segment, FORWARD["ROWS"]), batch * heads)
+    kernels.forward[grid](
+        query, stored, span, first, out, lse, *_sizes(query, stored), _scale(width),
+        RAMP=ramp, HEADS=heads, WIDTH=width, **FORWARD,
+    )  # fmt: skip
+    return out, lse
+
+
+@_attend.register_fake
+def _(
+    query: Tensor, fresh: Tensor, stored: Tensor, span: Tensor, first: Tensor, ramp: int
+) -> tuple[Tensor, Tensor]:
+    batch, segment, heads, _ = query.shape
+    lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
+    return torch.empty_like(query), lse
+
+
+@torch.library.custom_op("sparing::window_attention_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor, query: Tensor, stored: Tensor, span: Tensor, first: Tensor, out: Tensor,
+    lse: Tensor, ramp: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of the query, of the fresh entries and of the spans."""
+    batch, segment, heads, width = query.shape
+    grad = grad.contiguous()
+    delta = (grad.float() * out.float()).sum(-1).transpose(1, 2).contiguous()
+    d_query = torch.empty_like(query)
+    d_fresh = query.new_empty(batch, segment, 2, heads, width)
+    rows = triton.cdiv(segment, BACKWARD_QUERY["ROWS"])
+    d_span = query.new_empty(batch, heads, rows, dtype=torch.float32)
+    shared = (query, stored, span, first, grad, lse, delta)
+    sizes = (*_sizes(query, stored), _scale(width))
+    shape = {"RAMP": ramp, "HEADS": heads, "WIDTH": width}
+    kernels.backward_query[(rows, batch * heads)](
+        *shared, d_query, d_span, *sizes, **shape, **BACKWARD_QUERY
+    )
+    columns = triton.cdiv(segment, BACKWARD_ENTRIES["COLUMNS"])
+    kernels.backward_entries[(columns, batch * heads)](
+        *shared, d_fresh, *sizes, **shape, **BACKWARD_ENTRIES
+    )
+    return d_query, d_fresh, d_span.sum((0, 2))
+
+
+@_attend_backward.register_fake
+def _(
+    grad: Tensor, query: Tensor, stored: Tensor, span: Tensor, first: Tensor, out: Tensor,
+    lse: Tensor, ramp: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    batch, segment, heads, width = query.shape
+    return (
+        torch.empty_like(query),
+        query.new_empty(batch, segment, 2, heads, width),
+        torch.empty_like(span),
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, _, stored, span, first, ctx.ramp = inputs
+    ctx.save_for_backward(query, stored, span, first, *output)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    query, stored, span, first, out, lse = ctx.saved_tensors
+    d_query, d_fresh, d_span = _attend_backward(
+        grad, query, stored, span, first, out, lse, ctx.ramp
+    )
+    return d_query, d_fresh, None, d_span, None, None
+
+
+_attend.register_autograd(_gradients, setup_context=_save)
+
+
+def _scale(width: int) -> float:
+    return LOG2E / math.sqrt(width)
+
+
+def _sizes(query: Tensor, stored: Tensor) -> tuple[int, int, int, int]:
+    """Queries, keys, and the stored entries' strides by lane and by position."""
+    return query.size(1), stored.size(1), stored.stride(0), stored.stride(1)

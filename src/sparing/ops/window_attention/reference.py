@@ -1,0 +1,30 @@
+"""The definition: every score, every mask."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from sparing.ops.window_attention.edge import Edge, mask
+
+
+def window_attention(
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, stored_BS2HK: Tensor, edge: Edge
+) -> Tensor:
+    """See the package's docstring."""
+    segment, keys = query_BTHK.size(1), stored_BS2HK.size(1)
+    memory_BM2HK = stored_BS2HK[:, : keys - segment].detach()
+    entries_BS2HK = torch.cat([memory_BM2HK, fresh_BT2HK.to(stored_BS2HK.dtype)], dim=1)
+    keys_BSHK, values_BSHK = entries_BS2HK.unbind(2)
+    scores_BHTS = torch.einsum("bthk,bshk->bhts", query_BTHK, keys_BSHK)
+    scores_BHTS = scores_BHTS / math.sqrt(query_BTHK.size(-1))
+    weights_BHTS = edged_softmax(scores_BHTS, mask(edge, segment, keys))
+    return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
+
+
+def edged_softmax(scores_BHTS: Tensor, mask_BHTS: Tensor) -> Tensor:
+    """softmax(s + log m) as m exp(s) / sum m exp(s): no logarithm, so no infinite slope."""
+    wide = torch.promote_types(scores_BHTS.dtype, torch.float32)
+    seen_BHTS = scores_BHTS.to(wide).masked_fill(mask_BHTS.detach() == 0, -torch.inf)
+    raised_BHTS = (seen_BHTS - seen_BHTS.amax(-1, keepdim=True).detach()).exp() * mask_BHTS
+    return raised_BHTS / raised_BHTS.sum(-1, keepdim=True)

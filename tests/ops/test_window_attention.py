@@ -1,0 +1,82 @@
+"""Windowed attention: the two fast forms against the definition, gradients included."""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    # Read when the kernels are defined: they then run as plain Python.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from sparing.ops.window_attention import Edge, reference, sliced
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+CASES = {
+    "memory, tiles cut": {"segment": 150, "memory": 130, "spans": [40.3, 200.7], "first": [0, 130]},
+    "no memory": {"segment": 300, "memory": 0, "spans": [10.2, 500.0], "first": [0, 0]},
+    "short spans": {"segment": 130, "memory": 200, "spans": [0.5, 90.0], "first": [3, 77]},
+    "long inside": {"segment": 260, "memory": 300, "spans": [250.5, 400.25], "first": [0, 11]},
+}
+
+
+def outcome(attend, case: dict, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Output and gradients of query, fresh entries and spans."""
+    torch.manual_seed(0)
+    segment, memory, ramp = case["segment"], case["memory"], 32
+    query = torch.randn(2, segment, 2, 16, dtype=dtype)
+    fresh = torch.randn(2, segment, 2, 2, 16, dtype=dtype)
+    stored = torch.cat([torch.randn(2, memory, 2, 2, 16, dtype=dtype), fresh], dim=1).to(DEVICE)
+    query, fresh = (x.to(DEVICE).requires_grad_() for x in (query, fresh))
+    span = torch.tensor(case["spans"], device=DEVICE, requires_grad=True)
+    edge = Edge(span, torch.tensor(case["first"], device=DEVICE), ramp)
+    out = attend(query, fresh, stored, edge)
+    torch.manual_seed(1)
+    out.backward(torch.randn(2, segment, 2, 16).to(out))
+    return [out.detach(), query.grad, fresh.grad, span.grad]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slices_equal_the_definition(name: str) -> None:
+    wanted = outcome(reference.window_attention, CASES[name])
+    for got, right in zip(outcome(sliced.window_attention, CASES[name]), wanted, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_equals_the_definition(name: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.window_attention import fused
+
+    wanted = outcome(reference.window_attention, CASES[name])
+    for got, right in zip(outcome(fused.window_attention, CASES[name]), wanted, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
+
+
+def test_a_span_longer_than_the_text_is_plain_causal_attention() -> None:
+    case = {"segment": 20, "memory": 0, "spans": [99.0, 99.0], "first": [0, 0]}
+    torch.manual_seed(0)
+    query, fresh = torch.randn(2, 20, 2, 16), torch.randn(2, 20, 2, 2, 16)
+    edge = Edge(torch.tensor(case["spans"]), torch.zeros(2, dtype=torch.int64), 32)
+    out = reference.window_attention(query, fresh, fresh, edge)
+    key, value = fresh.unbind(2)
+    plain = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (query, key, value)), is_causal=True
+    )
+    torch.testing.assert_close(out, plain.transpose(1, 2))
+
+
+def test_span_gradient_is_the_slope() -> None:
+    query, fresh = torch.randn(1, 40, 1, 4).double(), torch.randn(1, 40, 2, 1, 4).double()
+    weight = torch.randn(1, 40, 1, 4).double()
+
+    def loss(span: Tensor) -> Tensor:
+        edge = Edge(span, torch.zeros(1, dtype=torch.int64), 8)
+        return (reference.window_attention(query, fresh, fresh, edge) * weight).sum()
+
+    span = torch.tensor([9.37], dtype=torch.float64, requires_grad=True)
+    loss(span).backward()
+    slope = (loss(span.detach() + 1e-5) - loss(span.detach() - 1e-5)) / 2e-5
+    torch.testing.assert_close(span.grad[0], slope, rtol=1e-5, atol=1e-8)
