@@ -84,9 +84,7 @@ class SupernetConfig(StackConfig):
         if self.budget is None:
             return
         if len(self.costs) != len(self.candidates):
-            raise ValueError(
-                "a budget needs the cost of every candidate; `sparing search` finds it"
-            )
+            raise ValueError("a budget needs every candidate's cost; `sparing search` finds it")
         if self.ceiling <= len(self.letters) * min(self.costs):
             raise ValueError(f"a budget of {self.budget} is less than the cheapest network costs")
 
