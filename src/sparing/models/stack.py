@@ -80,7 +80,8 @@ class StackConfig:
     cutoffs: tuple[int, ...] = ()
     """Where words, most frequent first, are cut into clusters; none: one plain softmax."""
     shrink: int = 1
-    """How many times narrower each cluster's vectors are than those of the one before."""
+    """How many times narrower each cluster's vectors are than those of the one before, in the
+    softmax and, where tied, in the embedding."""
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp")
@@ -280,13 +281,14 @@ def branch(letter: str, config: StackConfig) -> Block:
 
 def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
     """What reads symbols and what predicts them."""
-    if c.adaptive:
-        embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
-        head = AdaptiveHead(embedding, tied=c.tied, tied_projections="none")
-        for weight in (*embedding.weights, *head.weights):
-            nn.init.normal_(weight, std=TABLE_STD)
-        return embedding, head
     table = nn.Embedding(c.vocab_size, c.dim)
+    if c.adaptive:
+        narrow = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+        head = AdaptiveHead(narrow, tied=c.tied, tied_projections="none")
+        for weight in (*narrow.weights, *head.weights):
+            nn.init.normal_(weight, std=TABLE_STD)
+        # Rare words are read in full where that is not the softmax's own table.
+        return narrow if c.tied else table, head
     if not c.tied:
         # The first guess is the same for every symbol, and costs log V.
         return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
