@@ -30,13 +30,11 @@ def small_search(**settings: Any) -> RunConfig:
     )
 
 
-def searched_run(
-    path: Path, pattern: str, *, best: str | None = None, **settings: Any
-) -> RunFolder:
-    """A search whose preferences ended with `pattern`."""
+def searched_run(path: Path, found: str, *, best: str | None = None, **settings: Any) -> RunFolder:
+    """A search whose preferences ended with the pattern `found`."""
     run = small_search(**settings)
     folder = create(path, run, Bytes(), {})
-    for name, letters in (("last", pattern), ("best", best)):
+    for name, letters in (("last", found), ("best", best)):
         if letters is not None:
             _save(folder, run, name, letters)
     return folder

@@ -20,8 +20,9 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.recipes import RECIPES, recipe
+from sparing.search.run import bench_cost
 
-app = typer.Typer(help="Benchmarks: train, generate, evaluate, span.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: train, generate, evaluate, span, cost.", no_args_is_help=True)
 
 DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
@@ -135,6 +136,22 @@ def span(
     """Training steps with short spans under a long limit, against those under a short one."""
     wish = Wish(name, settings or [], size, count, target, out, as_json)
     _measure("span", "train", wish, lambda run, hardware: bench_span(run, hardware, limits, steps))
+
+
+@app.command()
+def cost(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "toy_par_search",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    stacks: Annotated[int, typer.Option(help="Random stacks to check the sum on.")] = 20,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """What each block of a search costs here, and whether costs add up."""
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
 def _measure(

@@ -7,6 +7,7 @@ from typing import Any
 from sparing import device
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.models.patterns import at_random
 from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pi import draw_cooling, draw_pi, frames, save_film
@@ -14,7 +15,7 @@ from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.train import TrainOptions, train
-from sparing.search.cost import Currency, Prices, Regime, measured, prices
+from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
 from sparing.search.derive import derive, searched, share_of_budget
 from sparing.search.log import write_log
 
@@ -66,6 +67,19 @@ def search(
         letters = "".join(sorted({*run.model.candidates, *run.model.letters}))
         folder.write("costs", measured(run, letters, hardware))
     return signal, conclude(folder)
+
+
+def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any]:
+    """The candidates' times in every regime, and how far random stacks are from their sum."""
+    c = supernet_of(run)
+    if stacks < 1:
+        raise UserError(f"stacks must be at least 1, not {stacks}")
+    letters = "".join(sorted({*c.candidates, *c.letters}))
+    table = measured(run, letters, hardware)
+    found = prices(run, letters, hardware, "time")
+    flat = dict.fromkeys(letters, 1.0)
+    drawn = [at_random(len(c.letters), flat, len(c.letters), seed=seed) for seed in range(stacks)]
+    return {"regimes": table["regimes"], **additivity(run, found, drawn, hardware)}
 
 
 def conclude(folder: RunFolder) -> dict[str, Any]:
