@@ -137,7 +137,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
     "stack": _stack("a f a f"),
-    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3, reminder=False),
+    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
     "stack gelu": _stack("aif", activation="gelu"),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),

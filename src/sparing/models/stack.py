@@ -54,8 +54,6 @@ class StackConfig:
     """Rows of each group's table, a power of two."""
     ngram_dim: int = 64
     """Width of those tables."""
-    reminder: bool = True
-    """Each branch reads a learned mix of the stream and the first embedding."""
     dropout: float = 0.0
     """On the embedding and on what each branch adds."""
 
@@ -121,10 +119,9 @@ class Stack(LanguageModel):
         )
         self.blocks = nn.ModuleList(BRANCHES[letter][1](c) for letter in c.letters)
         self.dropout = Dropout(c.dropout)
-        self.keep, self.remind = None, None
-        if c.reminder:
-            self.keep = nn.Parameter(torch.ones(len(self.blocks)))
-            self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
+        self.keep = nn.Parameter(torch.ones(len(self.blocks)))
+        self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
+        self.blend = blend
         # The first guess is the same for every symbol, and costs log V.
         self.head = SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
 
@@ -145,11 +142,10 @@ class Stack(LanguageModel):
         settle(self.blocks)
         first_BTD, carried = self._embed(tokens_BT, state)
         hidden_BTD, penalty = first_BTD, first_BTD.new_zeros((), dtype=torch.float32)
-        for number, block in self._numbered():
-            if self.keep is not None and self.remind is not None:
-                hidden_BTD = _mixed(hidden_BTD, first_BTD, self.keep[number], self.remind[number])
+        shares = zip(self.keep.unbind(), self.remind.unbind(), strict=True)
+        for (number, block), (keep, remind) in zip(self._numbered(), shares, strict=True):
             delta_BTD, after = block(hidden_BTD, _of_block(state, number))
-            hidden_BTD = hidden_BTD + delta_BTD
+            hidden_BTD = self.blend(hidden_BTD, delta_BTD, first_BTD, keep, remind)
             penalty = penalty + block.penalty(penalty)
             carried |= {f"blocks.{number}.{name}": tensor for name, tensor in after.items()}
         return Output(F.rms_norm(hidden_BTD, (self.config.dim,)), carried, penalty)
@@ -178,6 +174,7 @@ class Stack(LanguageModel):
 
     def compile_parts(self) -> None:
         """Branch by branch; the same code serves all of a kind."""
+        self.blend = torch.compile(blend)
         for _, block in self._numbered():
             block.compile_parts()
 
@@ -197,9 +194,12 @@ class Stack(LanguageModel):
             yield number, block
 
 
-def _mixed(hidden_BTD: Tensor, first_BTD: Tensor, keep: Tensor, remind: Tensor) -> Tensor:
+def blend(
+    hidden_BTD: Tensor, delta_BTD: Tensor, first_BTD: Tensor, keep: Tensor, remind: Tensor
+) -> Tensor:
+    """The stream after a branch: a learned mix of it and of the first embedding."""
     dtype = hidden_BTD.dtype
-    return keep.to(dtype) * hidden_BTD + remind.to(dtype) * first_BTD
+    return keep.to(dtype) * (hidden_BTD + delta_BTD) + remind.to(dtype) * first_BTD
 
 
 def _of_block(state: State, number: int) -> State:
