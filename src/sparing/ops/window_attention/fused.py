@@ -65,7 +65,7 @@ def _attend_backward(
     """Gradients of the query, of the fresh entries and of the spans."""
     batch, segment, heads, width = query.shape
     grad = grad.contiguous()
-    delta = (grad.float() * out.float()).sum(-1).transpose(1, 2).contiguous()
+    delta = torch.empty_like(lse)
     d_query = torch.empty_like(query)
     d_fresh = query.new_empty(batch, segment, 2, heads, width)
     rows = triton.cdiv(segment, BACKWARD_QUERY["ROWS"])
@@ -74,7 +74,7 @@ def _attend_backward(
     sizes = (*_sizes(query, stored), _scale(width))
     shape = {"RAMP": ramp, "HEADS": heads, "WIDTH": width}
     kernels.backward_query[(rows, batch * heads)](
-        *shared, d_query, d_span, *sizes, **shape, **BACKWARD_QUERY
+        *shared, out, d_query, d_span, *sizes, **shape, **BACKWARD_QUERY
     )
     columns = triton.cdiv(segment, BACKWARD_ENTRIES["COLUMNS"])
     kernels.backward_entries[(columns, batch * heads)](
