@@ -11,6 +11,7 @@ from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.models.stack import StackConfig
+from sparing.models.supernet import SupernetConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 
 VOCAB = 11
@@ -84,6 +85,7 @@ _STACK = {
     "heads": 2,
     "head_dim": 4,
     "ff_dim": 16,
+    "memory": 64,
     "span_limit": 64,
     "span_starts": (3.5, 20.25),
     "span_price": 1e-3,
@@ -93,6 +95,10 @@ _STACK = {
 
 def _stack(pattern: str, **settings: Any) -> tuple[str, StackConfig]:
     return "stack", StackConfig(pattern=pattern, **(_STACK | settings))
+
+
+def _supernet(pattern: str, **settings: Any) -> tuple[str, SupernetConfig]:
+    return "supernet", SupernetConfig(pattern=pattern, **(_STACK | settings))
 
 
 CONFIGS: dict[str, tuple[str, Any]] = {
@@ -139,6 +145,14 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack": _stack("a f a f"),
     "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
     "stack gelu": _stack("aif", activation="gelu"),
+    "stack of Transformer-XL": _stack("xfxf"),
+    "stack of SHA-RNN": _stack("lb lsb lb", tied=True),
+    "stack of scans": _stack("gfgif", cutoffs=(3, 7), shrink=2),
+    "supernet": _supernet("xfxf"),
+    "supernet of PAR": _supernet(
+        "xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
+    ),
+    "supernet wide": _supernet("xfx", candidates="lsaxgbfi", reminder=False, tied=True),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),
@@ -152,7 +166,12 @@ CONFIGS: dict[str, tuple[str, Any]] = {
 }
 
 
-ROUGH_STARTS = {"adaptive_span words": 4.0, "adaptive_span words untied": 0.6}
+ROUGH_STARTS = {
+    "adaptive_span words": 4.0,
+    "adaptive_span words untied": 0.6,
+    "stack of scans": 0.5,
+    "supernet of PAR": 0.5,
+}
 """Configs whose faithful first weights start this far from log V; the others within 0.25."""
 
 

@@ -8,6 +8,7 @@ from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 from sparing.models.stack import Stack, StackConfig
+from sparing.models.supernet import Supernet, SupernetConfig
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 
@@ -24,5 +25,6 @@ FAMILIES = {
     "mlstm": Family(MLSTMConfig, MLSTM),
     "sha_rnn": Family(SHARNNConfig, SHARNN),
     "stack": Family(StackConfig, Stack),
+    "supernet": Family(SupernetConfig, Supernet),
     "transformer_xl": Family(TransformerXLConfig, TransformerXL),
 }

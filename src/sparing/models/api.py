@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORED, Head
+from sparing.nn.relative import RelativeBias
 from sparing.nn.state import State, joined, lanes, size_bytes
 
 __all__ = [
@@ -37,7 +38,8 @@ class ParameterGroup:
     """Parameters an optimizer should treat alike."""
 
     role: str
-    """`matrix` (weights between layers), `table` (embedding, head) or `vector` (the rest)."""
+    """`matrix` (weights between layers), `table` (embedding, head), `architecture` (which of
+    several blocks a super-net prefers) or `vector` (the rest)."""
     blocks: int
     """Square-ish matrices stacked along the rows: 4 for the gates of an LSTM, else 1."""
     named: tuple[tuple[str, nn.Parameter], ...]
@@ -59,8 +61,19 @@ class LanguageModel(nn.Module):
         """Read one segment of at least one token per lane."""
         raise NotImplementedError
 
+    def before_step(self, step: int, share: float) -> None:
+        """Called before every training step, with the steps and the share of the budget behind it.
+
+        What it decides must follow from these and from what a checkpoint holds.
+        """
+
     def after_step(self) -> None:
         """Called after every optimizer step, e.g. to clamp what must stay in range."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether training may end before its budget: nothing is left to be found out."""
+        return False
 
     def telemetry(self) -> dict[str, float]:
         """Numbers about the model worth a curve, e.g. the span of each head."""
@@ -96,7 +109,7 @@ class LanguageModel(nn.Module):
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         owner = self.get_submodule(name.rpartition(".")[0])
-        if parameter.ndim != 2:
+        if parameter.ndim != 2 or isinstance(owner, RelativeBias):
             return "vector", 1
         if isinstance(owner, nn.Embedding) or name.startswith("head."):
             return "table", 1

@@ -5,7 +5,7 @@ what a search over blocks is retrained as. Every branch norms its own input (pre
 adding little or nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
 from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block, Identity
+from sparing.nn.blocks.boom import BoomBlock
 from sparing.nn.blocks.feedforward import Activation, FeedForward
+from sparing.nn.blocks.recurrent import RecurrentBlock
+from sparing.nn.blocks.relative import RelativeBlock
+from sparing.nn.blocks.single_head import SingleHeadBlock
 from sparing.nn.blocks.span import SpanAttention, settle
-from sparing.nn.dropout import Dropout
+from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.ngram import NgramEmbedding
 
@@ -40,6 +45,10 @@ class StackConfig:
     """Width inside feed-forward branches."""
     activation: Activation = "relu2"
     """Inside feed-forward branches."""
+    boom_dim: int | None = None
+    """Width inside Boom, a multiple of `dim`; none: four times `dim`."""
+    memory: int = 512
+    """Transformer-XL and single-headed attention: positions before the segment they attend to."""
     span_limit: int = 8192
     """Adaptive span: the farthest a head may learn to look, in positions."""
     span_starts: tuple[float, ...] = (32, 64, 128, 256, 512, 1024, 1536, 2048)
@@ -54,8 +63,24 @@ class StackConfig:
     """Rows of each group's table, a power of two."""
     ngram_dim: int = 64
     """Width of those tables."""
+    reminder: bool = True
+    """Each branch reads a learned mix of the stream and the first embedding."""
     dropout: float = 0.0
     """On the embedding and on what each branch adds."""
+    dropout_attention: float = 0.0
+    """Transformer-XL attention: on its weights."""
+    dropout_output: float = 0.0
+    """Before the softmax."""
+    dropout_words: float = 0.0
+    """Share of the vocabulary that reads as nothing for a segment."""
+    weight_drop: float = 0.0
+    """Recurrent branches: on the hidden-to-hidden weights."""
+    tied: bool = False
+    """The softmax uses the embedding's vectors."""
+    cutoffs: tuple[int, ...] = ()
+    """Where words, most frequent first, are cut into clusters; none: one plain softmax."""
+    shrink: int = 1
+    """How many times narrower each cluster's vectors are than those of the one before."""
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp")
@@ -66,8 +91,14 @@ class StackConfig:
         if strange or not self.letters:
             known = ", ".join(f"{letter} {why}" for letter, (why, _) in BRANCHES.items())
             raise ValueError(f"pattern {self.pattern!r} must be made of: {known}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        for name in RATES:
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+        if self.memory < 0:
+            raise ValueError(f"memory must not be negative, not {self.memory}")
+        parts = clusters(self.vocab_size, self.cutoffs)
+        if self.dim < self.shrink ** (len(parts) - 1):
+            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
         if self.span_price < 0:
             raise ValueError(f"span_price must not be negative, not {self.span_price}")
 
@@ -75,6 +106,14 @@ class StackConfig:
     def letters(self) -> str:
         """The pattern without spaces."""
         return "".join(self.pattern.split())
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether words are clustered."""
+        return bool(self.cutoffs) or self.shrink > 1
+
+
+RATES = ("dropout", "dropout_attention", "dropout_output", "dropout_words", "weight_drop")
 
 
 def _span(c: StackConfig) -> Block:
@@ -91,6 +130,33 @@ def _span(c: StackConfig) -> Block:
     )
 
 
+def _relative(c: StackConfig) -> Block:
+    return RelativeBlock(
+        c.dim,
+        c.heads,
+        c.head_dim,
+        memory=c.memory,
+        dropout=c.dropout,
+        dropout_attention=c.dropout_attention,
+    )
+
+
+def _single_head(c: StackConfig) -> Block:
+    return SingleHeadBlock(c.dim, memory=c.memory, dropout=c.dropout)
+
+
+def _lstm(c: StackConfig) -> Block:
+    return RecurrentBlock(c.dim, core="lstm", dropout=c.dropout, weight_drop=c.weight_drop)
+
+
+def _scan(c: StackConfig) -> Block:
+    return RecurrentBlock(c.dim, core="qrnn", dropout=c.dropout, weight_drop=c.weight_drop)
+
+
+def _boom(c: StackConfig) -> Block:
+    return BoomBlock(c.dim, c.boom_dim or 4 * c.dim, dropout=c.dropout)
+
+
 def _feed_forward(c: StackConfig) -> Block:
     return FeedForward(c.dim, c.ff_dim, dropout=c.dropout, activation=c.activation)
 
@@ -98,37 +164,46 @@ def _feed_forward(c: StackConfig) -> Block:
 BRANCHES: Mapping[str, tuple[str, Callable[[StackConfig], Block]]] = {
     "a": ("adaptive-span attention", _span),
     "f": ("feed-forward", _feed_forward),
+    "x": ("Transformer-XL attention", _relative),
+    "s": ("single-headed attention", _single_head),
+    "l": ("LSTM", _lstm),
+    "g": ("gated scan", _scan),
+    "b": ("Boom", _boom),
     "i": ("identity", lambda c: Identity(c.dim)),
 }
 """Letter -> what it is, and how it is made."""
 
 
+TABLE_STD = 0.02
+
+
 class Stack(LanguageModel):
     """Embedding, branches, softmax."""
 
-    head: SoftmaxHead
+    head: SoftmaxHead | AdaptiveHead
 
-    def __init__(self, config: StackConfig) -> None:
+    def __init__(self, config: StackConfig, blocks: Iterable[Block] | None = None) -> None:
+        """With `blocks`, those instead of the pattern's."""
         super().__init__()
         c = self.config = config
-        self.embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.embedding, self.head = _ends(c)
         self.ngrams = (
             NgramEmbedding(c.dim, lengths=c.ngrams, rows=c.ngram_rows, width=c.ngram_dim)
             if c.ngrams
             else None
         )
-        self.blocks = nn.ModuleList(BRANCHES[letter][1](c) for letter in c.letters)
-        self.dropout = Dropout(c.dropout)
-        self.keep = nn.Parameter(torch.ones(len(self.blocks)))
-        self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
-        self.blend = blend
-        # The first guess is the same for every symbol, and costs log V.
-        self.head = SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
+        self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
+        self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
+        self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
+        self.keep, self.remind, self.blend = None, None, blend
+        if c.reminder:
+            self.keep = nn.Parameter(torch.ones(len(self.blocks)))
+            self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
 
     def initial_state(self, batch: int) -> State:
         """What each branch carries, under its number."""
-        like = self.head.weight.detach()
-        settle(self.blocks)
+        like = next(self.parameters()).detach()
+        settle(self.modules())
         state = State()
         for number, block in self._numbered():
             own = block.initial_state(batch, like)
@@ -139,16 +214,21 @@ class Stack(LanguageModel):
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
-        settle(self.blocks)
+        settle(self.modules())
         first_BTD, carried = self._embed(tokens_BT, state)
         hidden_BTD, penalty = first_BTD, first_BTD.new_zeros((), dtype=torch.float32)
-        shares = zip(self.keep.unbind(), self.remind.unbind(), strict=True)
-        for (number, block), (keep, remind) in zip(self._numbered(), shares, strict=True):
+        for (number, block), shares in zip(self._numbered(), self._shares(), strict=True):
             delta_BTD, after = block(hidden_BTD, _of_block(state, number))
-            hidden_BTD = self.blend(hidden_BTD, delta_BTD, first_BTD, keep, remind)
+            hidden_BTD = self.blend(hidden_BTD, delta_BTD, first_BTD, shares)
             penalty = penalty + block.penalty(penalty)
             carried |= {f"blocks.{number}.{name}": tensor for name, tensor in after.items()}
-        return Output(F.rms_norm(hidden_BTD, (self.config.dim,)), carried, penalty)
+        normed_BTD = F.rms_norm(hidden_BTD, (self.config.dim,))
+        return Output(self.dropout_output(normed_BTD), carried, penalty)
+
+    def _shares(self) -> list[tuple[Tensor, Tensor] | None]:
+        if self.keep is None or self.remind is None:
+            return [None] * len(self.blocks)
+        return list(zip(self.keep.unbind(), self.remind.unbind(), strict=True))
 
     def _embed(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
         """The first vectors, and what the next segment must know of this one's tokens."""
@@ -157,6 +237,7 @@ class Stack(LanguageModel):
             grouped_BTD, carried["tokens"] = self.ngrams(tokens_BT, state["tokens"])
             vectors_BTD = vectors_BTD + grouped_BTD
         normed_BTD = F.rms_norm(vectors_BTD, (self.config.dim,))
+        normed_BTD = self.dropout_words(normed_BTD, tokens_BT)
         return self.dropout(normed_BTD.to(compute_dtype(normed_BTD))), carried
 
     def after_step(self) -> None:
@@ -179,9 +260,11 @@ class Stack(LanguageModel):
             block.compile_parts()
 
     def flops_per_token(self) -> float:
-        """Branches and softmax."""
+        """Branches and softmax, rarer clusters left out."""
         branches = sum(block.flops_per_token() for _, block in self._numbered())
-        return branches + 2.0 * self.head.weight.numel()
+        c = self.config
+        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
+        return branches + 2.0 * c.dim * shortlist
 
     def state_numbers(self) -> int:
         """What the branches carry, and the last few tokens."""
@@ -194,12 +277,38 @@ class Stack(LanguageModel):
             yield number, block
 
 
+def branch(letter: str, config: StackConfig) -> Block:
+    """A fresh block of the kind a letter names."""
+    return BRANCHES[letter][1](config)
+
+
+def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
+    """What reads symbols and what predicts them."""
+    if c.adaptive:
+        embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+        head = AdaptiveHead(embedding, tied=c.tied, tied_projections="none")
+        for weight in (*embedding.weights, *head.weights):
+            nn.init.normal_(weight, std=TABLE_STD)
+        return embedding, head
+    table = nn.Embedding(c.vocab_size, c.dim)
+    if not c.tied:
+        # The first guess is the same for every symbol, and costs log V.
+        return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
+    # The embedding is normed before it is read, so its scale is free to suit the softmax.
+    nn.init.normal_(table.weight, std=TABLE_STD)
+    assert isinstance(table.weight, nn.Parameter)
+    return table, SoftmaxHead(table.weight)
+
+
 def blend(
-    hidden_BTD: Tensor, delta_BTD: Tensor, first_BTD: Tensor, keep: Tensor, remind: Tensor
+    hidden_BTD: Tensor, delta_BTD: Tensor, first_BTD: Tensor, shares: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """The stream after a branch: a learned mix of it and of the first embedding."""
-    dtype = hidden_BTD.dtype
-    return keep.to(dtype) * (hidden_BTD + delta_BTD) + remind.to(dtype) * first_BTD
+    """The stream after a branch, or a learned mix of that and of the first embedding."""
+    after_BTD = hidden_BTD + delta_BTD
+    if shares is None:
+        return after_BTD
+    keep, remind = (share.to(after_BTD.dtype) for share in shares)
+    return keep * after_BTD + remind * first_BTD
 
 
 def _of_block(state: State, number: int) -> State:

@@ -27,12 +27,13 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
     segments = prefetch(run.stream.segments(), run.hardware.device)
     run.model.train()
     with stopping() as stop:
-        while not stop.asked and (share := spent(run, config, clock)) < 1:
+        while not stop.asked and not run.model.settled and (share := spent(run, config, clock)) < 1:
             segment = next(segments)
             if segment.fresh:
                 run.state = run.model.initial_state(segment.inputs_BT.size(0))
             by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
+            run.model.before_step(p.step, share)
             nats, norm, state = backward(run, segment, config.batch_split)
             sound = math.isfinite(nats) and math.isfinite(norm)
             if sound:

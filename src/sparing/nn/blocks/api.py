@@ -22,6 +22,15 @@ class Block(nn.Module):
         """`delta_BTD`, and the state after this segment, cut from the graph."""
         raise NotImplementedError
 
+    @torch.no_grad()
+    def idle(self, hidden_BTD: Tensor, state: State) -> State:
+        """The state after a segment in which a super-net did not ask this branch.
+
+        Memories of the stream go on being written; what only the branch itself could have
+        computed starts anew when it is asked again.
+        """
+        return self(hidden_BTD, state)[1] if state else {}
+
     def penalty(self, like: Tensor) -> Tensor:
         """Nats per token this branch adds to the training loss, e.g. the price of its spans."""
         return like.new_zeros(())

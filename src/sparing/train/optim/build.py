@@ -57,14 +57,13 @@ def _averaging(model: LanguageModel, config: OptimConfig) -> Averaging | None:
 def _groups(model: LanguageModel, config: OptimConfig) -> list[dict[str, Any]]:
     groups = []
     for group in model.parameter_groups():
-        decayed = config.decay_vectors or group.role != "vector"
         trainable = [(name, p) for name, p in group.named if p.requires_grad]
         settings = {
             "params": trainable,
             "role": group.role,
             "blocks": group.blocks,
             "lr": _lr(config, group.role),
-            "weight_decay": config.weight_decay if decayed else 0.0,
+            "weight_decay": _decay(config, group.role),
         }
         groups += [settings] if trainable else []
     return groups
@@ -74,8 +73,16 @@ def _lr(config: OptimConfig, role: str) -> float:
     if role == "matrix":
         return config.lr
     own = config.table_lr if role == "table" else config.vector_lr
+    if role == "architecture" and config.architecture_lr is not None:
+        own = config.architecture_lr
     share = MUON_SHARE if config.name == "muon" else 1.0
     return config.lr * share if own is None else own
+
+
+def _decay(config: OptimConfig, role: str) -> float:
+    if role == "architecture":
+        return config.architecture_decay
+    return config.weight_decay if config.decay_vectors or role != "vector" else 0.0
 
 
 def _momentum(config: OptimConfig) -> float:

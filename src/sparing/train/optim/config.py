@@ -21,6 +21,10 @@ class OptimConfig:
     """Learning rate of embedding and head. None: `lr`; with `muon` 0.15 of it."""
     vector_lr: float | None = None
     """Learning rate of biases, gains and other vectors. None: as for `table_lr`."""
+    architecture_lr: float | None = None
+    """Learning rate of a super-net's preferences among blocks. None: as for `vector_lr`."""
+    architecture_decay: float = 0.0
+    """Weight decay of those preferences."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of the two running averages of LAMB and Adam."""
     eps: float | None = None
@@ -48,6 +52,8 @@ class OptimConfig:
             "lr",
             "table_lr",
             "vector_lr",
+            "architecture_lr",
+            "architecture_decay",
             "eps",
             "weight_decay",
             "min_trust",

@@ -1,0 +1,290 @@
+"""Super-net: in every slot several blocks compete, and the training says which one is needed.
+
+PAR Transformer (arXiv:2009.04534) with residual candidates, logits instead of raw probabilities,
+and a price on measured cost. Axes: S slots, C candidates, B batch, T segment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.models.api import LanguageModel, Output, State
+from sparing.models.stack import BRANCHES, Stack, StackConfig, branch
+from sparing.nn.blocks.mixed import Mixed
+from sparing.nn.lanes import LaneHead
+from sparing.nn.mixing import (
+    Sampling,
+    annealed,
+    entropy,
+    expected_cost,
+    gumbel_noise,
+    mixture,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SupernetConfig(StackConfig):
+    """A stack's settings, and the search's. `pattern` is the network the search starts against:
+    its length is the number of slots, its cost what a budget is a share of."""
+
+    candidates: str = "xfi"
+    """Letters of the blocks that compete in every slot."""
+    sampling: Sampling = "soft"
+    """All candidates weighted, all run but one counted, or one run."""
+    hold: int = 1
+    """Steps for which the noise, and so a single path, stays the same."""
+    tau_start: float = 1.0
+    """Temperature of the sampling at the first step."""
+    tau_end: float = 0.1
+    """And at the last; it falls in equal ratios."""
+    warmup: float = 0.0
+    """Share of the run in which weights alone learn."""
+    turn: int = 0
+    """After it, every so manieth step teaches the preferences alone, on lanes kept apart for
+    them; 0: both learn at once from everything, as in the seed."""
+    held: float = 0.2
+    """Share of the lanes kept apart where steps take turns."""
+    costs: tuple[float, ...] = ()
+    """What each candidate costs, in the order of `candidates`; none: cost is no object."""
+    fixed_cost: float = 0.0
+    """What everything that is not a block costs, in the same unit."""
+    budget: float | None = None
+    """Share of the cost of `pattern` that may be spent; none: no limit."""
+    pricing: Literal["dual", "hinge"] = "dual"
+    """The price of cost: raised while the budget is exceeded and lowered below it, or `price`
+    nats per token for what exceeds it."""
+    price: float = 0.01
+    """By how much the price moves per step and unit of excess (dual), or the price itself."""
+    check_every: int = 0
+    """Steps between two looks at whether the preferences still change; 0: never."""
+    patience: int = 5
+    """Looks in a row without much change after which the search ends."""
+    stable: float = 0.75
+    """Share of slots whose favourite must be the same for that."""
+
+    def __post_init__(self) -> None:
+        StackConfig.__post_init__(self)
+        if len(set(self.candidates)) < max(2, len(self.candidates)):
+            raise ValueError(f"candidates {self.candidates!r} must be two or more different ones")
+        if strange := sorted(set(self.candidates) - set(BRANCHES)):
+            raise ValueError(f"candidates: there is no block {strange[0]!r}")
+        if min(self.tau_start, self.tau_end) <= 0:
+            raise ValueError("tau_start and tau_end must be above 0")
+        for name in ("warmup", "held", "stable"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share, from 0 to 1, not {getattr(self, name)}")
+        if min(self.hold, self.patience) < 1 or min(self.turn, self.check_every) < 0:
+            raise ValueError("hold and patience are at least 1, turn and check_every at least 0")
+        self._check_costs()
+
+    def _check_costs(self) -> None:
+        if self.budget is None:
+            return
+        if len(self.costs) != len(self.candidates):
+            raise ValueError("a budget needs every candidate's cost; `sparing search` finds it")
+        if self.ceiling <= len(self.letters) * min(self.costs):
+            raise ValueError(f"a budget of {self.budget} is less than the cheapest network costs")
+
+    @property
+    def price_list(self) -> dict[str, float]:
+        """Cost of each candidate by letter."""
+        return dict(zip(self.candidates, self.costs, strict=True))
+
+    @property
+    def ceiling(self) -> float:
+        """What the blocks may cost together; only with a budget."""
+        prices, whole = self.price_list, self.fixed_cost
+        if strange := sorted(set(self.letters) - set(prices)):
+            raise ValueError(f"pattern: {strange[0]!r} is none of the candidates {self.candidates}")
+        whole += sum(prices[letter] for letter in self.letters)
+        return (self.budget or 0.0) * whole - self.fixed_cost
+
+
+class Supernet(LanguageModel):
+    """A stack of `Mixed` slots, and the logits by which they are mixed."""
+
+    head: LaneHead
+    noise: Tensor
+    """Of the step under way."""
+    costs: Tensor
+    """Of each candidate."""
+    price: Tensor
+    """Nats per token for spending twice the budget."""
+    favourites: Tensor
+    """At the last look; -1 before the first."""
+    calm: Tensor
+    """Looks in a row that saw little change."""
+
+    def __init__(self, config: SupernetConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        slots, candidates = len(c.letters), len(c.candidates)
+        self.stack = Stack(
+            c, [Mixed(c.dim, {x: branch(x, c) for x in c.candidates}) for _ in range(slots)]
+        )
+        self.head = LaneHead(self.stack.head, c.held)
+        self.logits: nn.Parameter | None = nn.Parameter(torch.zeros(slots, candidates))
+        self.register_buffer("noise", torch.zeros(slots, candidates))
+        self.register_buffer("price", torch.tensor(0.0 if c.pricing == "dual" else c.price))
+        self.register_buffer("favourites", torch.full((slots,), -1))
+        self.register_buffer("calm", torch.tensor(0))
+        self.register_buffer("costs", torch.tensor(c.costs or [0.0] * candidates), persistent=False)
+        self.tau, self._settled, self._choosing = c.tau_start, False, True
+
+    def initial_state(self, batch: int) -> State:
+        """In training that of all candidates, in evaluation that of the favourites."""
+        self._steer()
+        return self.stack.initial_state(batch)
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """See `LanguageModel`. Without training, the favourites alone and no noise."""
+        self._steer()
+        out: Output = self.stack(tokens_BT, state)
+        for slot in self._slots():
+            # Or this pass's graph would live until the next one.
+            slot.steer(None, 0)
+        return out._replace(penalty=out.penalty + self._asked(out.penalty))
+
+    def before_step(self, step: int, share: float) -> None:
+        """Cool down, draw noise, decide who learns in this step, look whether all is settled."""
+        c = self.config
+        self.tau = annealed(c.tau_start, c.tau_end, share)
+        if self.logits is None:
+            return
+        if step % c.hold == 0:
+            self.noise.copy_(gumbel_noise(self.logits))
+        warming = share < c.warmup
+        alone = not warming and c.turn > 0 and (step + 1) % c.turn == 0
+        self._choosing = alone or not (warming or c.turn)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(self._choosing if name == "logits" else not alone)
+        if c.turn:
+            self.head.lanes = "held" if alone else "most"
+        if c.check_every and step % c.check_every == 0 and not warming:
+            self._look()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Let the price follow the excess, where preferences had their say."""
+        self.stack.after_step()
+        c = self.config
+        if self.logits is None or c.budget is None or c.pricing != "dual" or not self._choosing:
+            return
+        excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
+        self.price.add_(c.price * excess).clamp_(min=0)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the favourites have stopped changing."""
+        return self._settled
+
+    def train(self, mode: bool = True) -> "Supernet":
+        """Switch between mixing and choosing; take up what a checkpoint says."""
+        super().train(mode)
+        if self.calm.device.type != "meta":
+            self._settled = self.config.check_every > 0 and int(self.calm) >= self.config.patience
+        return self
+
+    def pattern(self) -> str:
+        """The favourite of every slot, as letters."""
+        return "".join(self.config.candidates[choice] for choice in self._choices())
+
+    def chances(self) -> list[dict[str, float]]:
+        """Logarithm of every candidate's probability, slot by slot."""
+        if self.logits is None:
+            return [{letter: 0.0} for letter in self.pattern()]
+        log_SC = torch.log_softmax(self.logits.detach().float(), dim=-1).tolist()
+        return [dict(zip(self.config.candidates, row, strict=True)) for row in log_SC]
+
+    def collapse(self) -> None:
+        """Keep the favourites alone."""
+        for slot, choice in zip(self._slots(), self._choices(), strict=True):
+            letter = self.config.candidates[choice]
+            slot.candidates = nn.ModuleDict({letter: slot.candidates[letter]})
+        self.logits = None
+
+    def telemetry(self) -> dict[str, float]:
+        """Probabilities by slot and letter, temperature, entropy, expected cost and its price."""
+        if self.logits is None:
+            return {}
+        c, logits_SC = self.config, self.logits.detach()
+        told = {"tau": self.tau, "entropy": float(entropy(logits_SC))}
+        if c.budget is not None:
+            blocks = float(expected_cost(logits_SC, self.costs))
+            whole = (c.ceiling + c.fixed_cost) / c.budget
+            told |= {"cost": (c.fixed_cost + blocks) / whole, "price": float(self.price)}
+        for number, row in enumerate(torch.softmax(logits_SC.float(), dim=-1).tolist()):
+            told |= {f"pi.{number}.{x}": pi for x, pi in zip(c.candidates, row, strict=True)}
+        return told
+
+    def compile_parts(self) -> None:
+        """What the blocks compile."""
+        self.stack.compile_parts()
+
+    def flops_per_token(self) -> float:
+        """Of the favourites."""
+        self._choose()
+        return self.stack.flops_per_token()
+
+    def state_numbers(self) -> int:
+        """Of the favourites."""
+        self._choose()
+        return self.stack.state_numbers()
+
+    def _asked(self, like: Tensor) -> Tensor:
+        """The price of what the budget is exceeded by."""
+        c = self.config
+        if c.budget is None or self.logits is None or not self.training:
+            return like.new_zeros(())
+        excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
+        asked: Tensor = self.price * (excess if c.pricing == "dual" else excess.clamp(min=0))
+        return asked
+
+    def _steer(self) -> None:
+        if not self.training or self.logits is None:
+            self._choose()
+            return
+        sampling = self.config.sampling
+        weights_SC = mixture(self.logits, self.noise, self.tau, sampling)
+        paths: list[int | None] = [None] * weights_SC.size(0)
+        if sampling == "single-path":
+            paths = weights_SC.detach().argmax(dim=-1).tolist()
+        for slot, weights_C, path in zip(self._slots(), weights_SC, paths, strict=True):
+            slot.steer(weights_C, path)
+
+    def _choose(self) -> None:
+        for slot, choice in zip(self._slots(), self._choices(), strict=True):
+            slot.steer(None, 0 if self.logits is None else choice)
+
+    def _choices(self) -> list[int]:
+        if self.logits is None:
+            letters = (next(iter(slot.candidates)) for slot in self._slots())
+            return [self.config.candidates.index(letter) for letter in letters]
+        if self.logits.device.type == "meta":
+            return [0] * self.logits.size(0)
+        choices: list[int] = self.logits.detach().argmax(dim=-1).tolist()
+        return choices
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """One look at the favourites; the only wait for the device between two of them."""
+        assert self.logits is not None
+        now = self.logits.argmax(dim=-1)
+        same = float((now == self.favourites).float().mean())
+        calm = int(self.calm) + 1 if same >= self.config.stable else 0
+        self.calm.fill_(calm)
+        self.favourites.copy_(now)
+        self._settled = calm >= self.config.patience
+
+    def _slots(self) -> Iterator[Mixed]:
+        for slot in self.stack.blocks:
+            assert isinstance(slot, Mixed)
+            yield slot
+
+    def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
+        if name == "logits":
+            return "architecture", 1
+        return self.stack._role(name.removeprefix("stack."), parameter)

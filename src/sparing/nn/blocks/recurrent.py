@@ -1,0 +1,54 @@
+"""Recurrent layers as residual branches: an LSTM, or QRNN's gated scan. Axes as in `api`."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.nn.blocks.api import Block
+from sparing.nn.dropout import Dropout
+from sparing.nn.recurrent import LSTMCore, QRNNCore
+from sparing.nn.state import State
+
+
+class RecurrentBlock(Block):
+    """Norm, one recurrent layer as wide as the stream, dropout."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        core: Literal["lstm", "qrnn"],
+        dropout: float,
+        weight_drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.norm = nn.LayerNorm(dim)
+        kind = LSTMCore if core == "lstm" else QRNNCore
+        self.core: LSTMCore | QRNNCore = kind(dim, weight_drop=weight_drop)
+        self.dropout = Dropout(dropout)
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Zeros."""
+        return {name: like.new_zeros(batch, self.dim) for name in self.core.state_names}
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block`."""
+        before = tuple(state[name] for name in self.core.state_names)
+        y_BTD, after = self.core(self.norm(hidden_BTD), before)
+        carried = dict(zip(self.core.state_names, (x.detach() for x in after), strict=True))
+        return self.dropout(y_BTD), carried
+
+    @torch.no_grad()
+    def idle(self, hidden_BTD: Tensor, state: State) -> State:
+        """Zeros: what it would have remembered of this segment was never computed."""
+        return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+
+    def flops_per_token(self) -> float:
+        """Two per weight of its matrices."""
+        return 2.0 * sum(p.numel() for p in self.core.parameters() if p.ndim == 2)
+
+    def state_numbers(self) -> int:
+        """One vector per name."""
+        return self.dim * len(self.core.state_names)

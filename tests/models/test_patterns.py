@@ -1,0 +1,84 @@
+"""Rules against the strings they stand for."""
+
+import itertools
+import math
+
+import pytest
+
+from sparing.models.patterns import (
+    at_random,
+    cost_of,
+    interleaved,
+    likeliest,
+    par,
+    sandwich,
+    sha,
+)
+
+COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
+
+
+def test_par_is_the_published_rule_as_x_transformers_reads_it() -> None:
+    assert par(24) == "xffffxffffxffffxffffffff"
+    assert par(32) == "xfff" * 6 + "f" * 8
+    assert par(36) == "xff" * 7 + "f" * 15
+
+
+@pytest.mark.parametrize("depth", [5, 6, 12, 24, 32, 48])
+def test_par_has_one_attention_block_in_five_and_none_in_the_last_third(depth: int) -> None:
+    pattern = par(depth)
+    assert len(pattern) == depth
+    assert pattern.count("x") == depth // 5
+    assert "x" not in pattern[2 * depth // 3 + 1 :]
+
+
+def test_par_without_attention_is_refused() -> None:
+    with pytest.raises(ValueError, match="no attention"):
+        par(4)
+
+
+def test_the_other_rules() -> None:
+    assert interleaved(6) == "xfxfxf"
+    assert interleaved(3, "a", "b") == "aba"
+    assert sandwich(4, 0) == "xfxfxfxf"
+    assert sandwich(4, 2) == "xxxfxfff"
+    assert sha(4) == "lblblsblb"
+    with pytest.raises(ValueError, match="ends"):
+        sandwich(2, 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_patterns_cost_what_was_asked_for(seed: int) -> None:
+    pattern = at_random(12, COSTS, 14.0, seed=seed)
+    assert len(pattern) == 12
+    assert cost_of(pattern, COSTS) == 14
+    assert pattern == at_random(12, COSTS, 14.0, seed=seed)
+
+
+def test_random_patterns_differ_with_the_seed() -> None:
+    assert len({at_random(12, COSTS, 14.0, seed=seed) for seed in range(8)}) > 5
+
+
+def chances(seed: int, slots: int) -> list[dict[str, float]]:
+    import random
+
+    draw = random.Random(seed)
+    return [{letter: math.log(draw.random()) for letter in COSTS} for _ in range(slots)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_likeliest_pattern_under_a_ceiling_is_that_of_all_patterns(seed: int) -> None:
+    slots, ceiling = chances(seed, 5), 6.0
+    every = ["".join(letters) for letters in itertools.product(COSTS, repeat=5)]
+
+    def chance(pattern: str) -> float:
+        return sum(slot[letter] for slot, letter in zip(slots, pattern, strict=True))
+
+    affordable = [pattern for pattern in every if cost_of(pattern, COSTS) <= ceiling]
+    assert likeliest(slots, COSTS, ceiling) == max(affordable, key=chance)
+    assert likeliest(slots, COSTS) == max(every, key=chance)
+
+
+def test_a_ceiling_nothing_fits_under_is_refused() -> None:
+    with pytest.raises(ValueError, match="no pattern"):
+        likeliest([{"x": 0.0}], {"x": 2.0}, 1.0)
