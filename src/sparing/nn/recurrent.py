@@ -30,6 +30,14 @@ class LSTMCore(nn.Module):
         self.weight_drop = weight_drop
         self.state_dims = (dim, dim)
 
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Open the forget gates: fresh cells keep most of what they hold (Gers et al., 2000)."""
+        for name, parameter in self.cell.named_parameters():
+            if name.startswith("bias"):
+                _, forget_D, _, _ = parameter.chunk(4)
+                forget_D.fill_(0.5)
+
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
         hidden_1BD, cell_1BD = (tensor.unsqueeze(0).contiguous() for tensor in state)

@@ -43,7 +43,7 @@ def _attend(
     grid = (triton.cdiv(segment, FORWARD["ROWS"]), batch * heads)
     kernels.forward[grid](
         query, stored, span, first, out, lse, *_sizes(query, stored), _scale(width),
-        RAMP=ramp, HEADS=heads, WIDTH=width, **FORWARD,
+        RAMP=ramp, HEADS=heads, WIDTH=width, **_tile(FORWARD, width),
     )  # fmt: skip
     return out, lse
 
@@ -74,11 +74,11 @@ def _attend_backward(
     sizes = (*_sizes(query, stored), _scale(width))
     shape = {"RAMP": ramp, "HEADS": heads, "WIDTH": width}
     kernels.backward_query[(rows, batch * heads)](
-        *shared, out, d_query, d_span, *sizes, **shape, **BACKWARD_QUERY
+        *shared, out, d_query, d_span, *sizes, **shape, **_tile(BACKWARD_QUERY, width)
     )
     columns = triton.cdiv(segment, BACKWARD_ENTRIES["COLUMNS"])
     kernels.backward_entries[(columns, batch * heads)](
-        *shared, d_fresh, *sizes, **shape, **BACKWARD_ENTRIES
+        *shared, d_fresh, *sizes, **shape, **_tile(BACKWARD_ENTRIES, width)
     )
     return d_query, d_fresh, d_span.sum((0, 2))
 
@@ -110,6 +110,11 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _attend.register_autograd(_gradients, setup_context=_save)
+
+
+def _tile(usual: dict[str, int], width: int) -> dict[str, int]:
+    """Wide heads need more registers and more shared memory for each tile."""
+    return usual if width <= 64 else usual | {"num_warps": 8, "num_stages": 2}
 
 
 def _scale(width: int) -> float:
