@@ -143,7 +143,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
     "stack": _stack("a f a f"),
-    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3, reminder=False),
+    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
     "stack gelu": _stack("aif", activation="gelu"),
     "stack of Transformer-XL": _stack("xfxf"),
     "stack of SHA-RNN": _stack("lb lsb lb", tied=True),

@@ -193,3 +193,18 @@ def test_the_qrnn_is_its_equations() -> None:
         cell = torch.sigmoid(f) * cell + (1 - torch.sigmoid(f)) * torch.tanh(z)
         torch.testing.assert_close(y_BTD[:, t], torch.sigmoid(o) * cell)
         last = x_BTD[:, t]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("weight_drop", [0.0, 0.2])
+def test_small_gradients_survive_bfloat16(weight_drop: float) -> None:
+    # In float16 the least number is 6e-8: the mean loss of a large batch has smaller gradients.
+    torch.manual_seed(0)
+    core = LSTMCore(32, weight_drop=weight_drop).cuda()
+    x_BTD, state = torch.randn(2, 5, 32).cuda(), tuple(torch.zeros(2, 2, 32).cuda())
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y_BTD, _ = core(x_BTD, state)
+    (1e-9 * y_BTD.float().sum()).backward()
+    assert y_BTD.dtype == torch.bfloat16
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in core.parameters())

@@ -196,7 +196,7 @@ class Stack(LanguageModel):
         self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
         self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
         self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
-        self.keep, self.remind = None, None
+        self.keep, self.remind, self.blend = None, None, blend
         if c.reminder:
             self.keep = nn.Parameter(torch.ones(len(self.blocks)))
             self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
@@ -218,15 +218,18 @@ class Stack(LanguageModel):
         settle(self.modules())
         first_BTD, carried = self._embed(tokens_BT, state)
         hidden_BTD, penalty = first_BTD, first_BTD.new_zeros((), dtype=torch.float32)
-        for number, block in self._numbered():
-            if self.keep is not None and self.remind is not None:
-                hidden_BTD = _mixed(hidden_BTD, first_BTD, self.keep[number], self.remind[number])
+        for (number, block), shares in zip(self._numbered(), self._shares(), strict=True):
             delta_BTD, after = block(hidden_BTD, _of_block(state, number))
-            hidden_BTD = hidden_BTD + delta_BTD
+            hidden_BTD = self.blend(hidden_BTD, delta_BTD, first_BTD, shares)
             penalty = penalty + block.penalty(penalty)
             carried |= {f"blocks.{number}.{name}": tensor for name, tensor in after.items()}
         normed_BTD = F.rms_norm(hidden_BTD, (self.config.dim,))
         return Output(self.dropout_output(normed_BTD), carried, penalty)
+
+    def _shares(self) -> list[tuple[Tensor, Tensor] | None]:
+        if self.keep is None or self.remind is None:
+            return [None] * len(self.blocks)
+        return list(zip(self.keep.unbind(), self.remind.unbind(), strict=True))
 
     def _embed(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
         """The first vectors, and what the next segment must know of this one's tokens."""
@@ -253,6 +256,7 @@ class Stack(LanguageModel):
 
     def compile_parts(self) -> None:
         """Branch by branch; the same code serves all of a kind."""
+        self.blend = torch.compile(blend)
         for _, block in self._numbered():
             block.compile_parts()
 
@@ -298,9 +302,15 @@ def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
     return table, SoftmaxHead(table.weight)
 
 
-def _mixed(hidden_BTD: Tensor, first_BTD: Tensor, keep: Tensor, remind: Tensor) -> Tensor:
-    dtype = hidden_BTD.dtype
-    return keep.to(dtype) * hidden_BTD + remind.to(dtype) * first_BTD
+def blend(
+    hidden_BTD: Tensor, delta_BTD: Tensor, first_BTD: Tensor, shares: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """The stream after a branch, or a learned mix of that and of the first embedding."""
+    after_BTD = hidden_BTD + delta_BTD
+    if shares is None:
+        return after_BTD
+    keep, remind = (share.to(after_BTD.dtype) for share in shares)
+    return keep * after_BTD + remind * first_BTD
 
 
 def _of_block(state: State, number: int) -> State:

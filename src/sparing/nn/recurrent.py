@@ -1,11 +1,13 @@
 """Recurrent cores with one face: (x_BTD, state) -> (y_BTD, state), state tensors lane first."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.nn.attention import compute_dtype
 from sparing.ops.dropout import dropout
 from sparing.ops.gated_scan import gated_scan
 
@@ -28,21 +30,50 @@ class LSTMCore(nn.Module):
         self.weight_drop = weight_drop
         self.state_dims = (dim, dim)
 
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Open the forget gates: fresh cells keep most of what they hold (Gers et al., 2000)."""
+        for name, parameter in self.cell.named_parameters():
+            if name.startswith("bias"):
+                _, forget_D, _, _ = parameter.chunk(4)
+                forget_D.fill_(0.5)
+
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
         hidden_1BD, cell_1BD = (tensor.unsqueeze(0).contiguous() for tensor in state)
-        if self.training and self.weight_drop:
-            y_BTD, hidden_1BD, cell_1BD = self._dropped(x_BTD, hidden_1BD, cell_1BD)
+        dropped = self.training and self.weight_drop > 0
+        if dropped or _cast_wrongly(x_BTD):
+            rate = self.weight_drop if dropped else 0.0
+            y_BTD, hidden_1BD, cell_1BD = self._called(x_BTD, hidden_1BD, cell_1BD, rate=rate)
         else:
             y_BTD, (hidden_1BD, cell_1BD) = self.cell(x_BTD, (hidden_1BD, cell_1BD))
         return y_BTD, (hidden_1BD.squeeze(0), cell_1BD.squeeze(0))
 
-    def _dropped(self, x_BTD: Tensor, *state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _called(self, *tensors: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """The same kernel called with weights of this segment; the module's own stay untouched."""
         w_input, w_hidden, *biases = self.cell.all_weights[0]
-        weights = _in_one_piece([w_input, dropout(w_hidden, self.weight_drop), *biases])
-        # With biases, one layer, no dropout between layers, training, one direction, batch first.
-        return torch.lstm(x_BTD, state, weights, True, 1, 0.0, True, False, True)
+        weights = [w_input, dropout(w_hidden, rate), *biases]
+        if not _cast_wrongly(tensors[0]):
+            return _lstm(tensors, weights, training=self.training)
+        with torch.autocast("cuda", enabled=False):
+            narrow = ([x.bfloat16() for x in group] for group in (tensors, weights))
+            return _lstm(*narrow, training=self.training)
+
+
+def _lstm(
+    tensors: Sequence[Tensor], weights: list[Tensor], *, training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    x_BTD, *state = tensors
+    # With biases, one layer, no dropout between layers, one direction, batch first.
+    return torch.lstm(x_BTD, state, _in_one_piece(weights), True, 1, 0.0, training, False, True)
+
+
+def _cast_wrongly(x_BTD: Tensor) -> bool:
+    """Whether torch would run the kernel in float16, where small gradients vanish.
+
+    That is what its autocast does on a GPU when told bfloat16.
+    """
+    return x_BTD.is_cuda and compute_dtype(x_BTD) == torch.bfloat16
 
 
 def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:

@@ -28,6 +28,8 @@ class RecurrentBlock(Block):
         kind = LSTMCore if core == "lstm" else QRNNCore
         self.core: LSTMCore | QRNNCore = kind(dim, weight_drop=weight_drop)
         self.dropout = Dropout(dropout)
+        if isinstance(self.core, LSTMCore):
+            self.core.remember()
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Zeros."""

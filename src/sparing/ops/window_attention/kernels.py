@@ -144,8 +144,8 @@ def _query_tiles(
 
 @triton.jit
 def backward_query(
-    query_at, stored_at, span_at, first_at, grad_at, lse_at, delta_at, d_query_at, d_span_at,
-    segment, entries, stride_lane, stride_key, scale,
+    query_at, stored_at, span_at, first_at, grad_at, lse_at, delta_at, out_at, d_query_at,
+    d_span_at, segment, entries, stride_lane, stride_key, scale,
     RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -159,8 +159,11 @@ def backward_query(
     offset = ((lane * segment + row[:, None]) * HEADS + head) * WIDTH + channel[None, :]
     query = tl.load(query_at + offset, mask=there[:, None], other=0.0)
     grad = tl.load(grad_at + offset, mask=there[:, None], other=0.0)
+    out = tl.load(out_at + offset, mask=there[:, None], other=0.0)
     lse = tl.load(lse_at + lane_head * segment + row, mask=there, other=0.0)
-    delta = tl.load(delta_at + lane_head * segment + row, mask=there, other=0.0)
+    # Each softmax's own share of the gradient; the keys' kernel, which runs next, reads it.
+    delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
+    tl.store(delta_at + lane_head * segment + row, delta, mask=there)
     keys = stored_at + lane * stride_lane + head * WIDTH
     values = keys + HEADS * WIDTH
     d_query = tl.zeros([ROWS, WIDTH], tl.float32)
