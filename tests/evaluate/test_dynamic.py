@@ -152,6 +152,27 @@ def test_it_works_for_every_family(name: str) -> None:
     assert all(torch.equal(tensor, before[key]) for key, tensor in weights(model).items())
 
 
+@pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
+def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) -> None:
+    model, text = tiny(name).float(), repeating([3, 3, 7], 40)
+    modes: dict[str, set[bool]] = {}
+
+    def note(module: nn.Module, _: object) -> None:
+        modes.setdefault(type(module).__name__, set()).add(module.training)
+
+    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
+    moved = dynamic(model, text, CPU, SGD).loss_nats
+    recurrent = {"LSTM": {True}} if name != "sha_rnn gru" else {"GRU": {True}}
+    assert modes == {kind: {False} for kind in modes} | recurrent
+    assert not any(module.training for module in model.modules())
+    for handle in handles:
+        handle.remove()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.register_forward_pre_hook(lambda module, _: module.eval() and None)
+    assert dynamic(model, text, CPU, SGD).loss_nats == moved
+
+
 def test_gradients_of_somebody_else_are_not_touched(trained: LanguageModel) -> None:
     parameter = next(trained.parameters())
     parameter.grad = torch.full_like(parameter, 3.0)
