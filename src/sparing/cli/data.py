@@ -29,7 +29,7 @@ def list_corpora(as_json: Json = False) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="See `sparing data list`.")],
+    name: Annotated[str, typer.Argument(metavar="CORPUS", help="See `sparing data list`.")],
     source: Source = None,
     as_json: Json = False,
 ) -> None:
@@ -45,7 +45,9 @@ def get(
 
 @app.command()
 def prepare(
-    corpus: Annotated[str, typer.Argument(help="A name, or a text file or folder of yours.")],
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="A name, or a text file or folder of yours.")
+    ],
     vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
     vocab_size: Annotated[int | None, typer.Option(help="How many pieces to learn.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
