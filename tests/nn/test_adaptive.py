@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, clusters
-from sparing.nn.head import IGNORED
+from sparing.padding import IGNORED
 
 TIES: list[TiedProjections] = ["all", "tails", "none"]
 

@@ -1,7 +1,7 @@
 """`sparing data`: corpora, fetched, verified, tokenised."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -10,11 +10,10 @@ from sparing.data.corpora import CORPORA, check_source, read_splits
 from sparing.data.corpora import get as get_corpus
 from sparing.data.tokens import DataConfig, Tokens
 from sparing.data.tokens import prepare as prepare_tokens
+from sparing.data.vocab import Kind
 from sparing.errors import unknown
 
 app = typer.Typer(help="Corpora: list, get, prepare.", no_args_is_help=True)
-
-VocabKind = Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"]
 
 
 @app.command("list")
@@ -48,7 +47,7 @@ def prepare(
     corpus: Annotated[
         str, typer.Argument(metavar="CORPUS", help="A name, or a text file or folder of yours.")
     ],
-    vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
+    vocab: Annotated[Kind, typer.Option(help="What one token is.")] = "bytes",
     vocab_size: Annotated[int | None, typer.Option(help="How many pieces to learn.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
     source: Source = None,

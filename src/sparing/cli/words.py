@@ -15,9 +15,7 @@ SENTENCES = (
     (r"Invalid value for '(\S+)': .*valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(\S+)': .*valid number.*", r"\1 takes a number"),
     (r"Invalid value for '(\S+)': .*valid float.*", r"\1 takes a number"),
-    (r"No such option: (\S+)(?: Did you mean | \(Possible options: )([^\s,)?]+).*",
-     r"there is no option \1; did you mean \2?"),
-    (r"No such option:? '?([^\s']+?)'?\.?", r"there is no option \1; --help lists them"),
+    (r"No such option:? '?([^\s']+?)'?\.?", r"unknown option '\1'; --help lists them"),
     (r"Missing (?:argument|option) '(.+?)'.*", r"\1 is missing; --help says what it is"),
     (r"Option '(\S+)' requires an argument\.", r"\1 needs a value"),
     (r"Option '(\S+)' requires (\d+) arguments\.", r"\1 needs \2 values"),
@@ -25,6 +23,7 @@ SENTENCES = (
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"too many words: \1"),
 )  # fmt: skip
 CHOICE = re.compile(r"Invalid value for '(\S+)': .*'(.*)' is not one of (.+?)\.?")
+OPTION = re.compile(r"No such option: (\S+).*(?:Did you mean|Possible options:) (.+?)[?)]")
 COMMAND = re.compile(r"No such command '(.+?)'\..*")
 
 
@@ -32,6 +31,8 @@ def sentence(complaint: str, commands: Iterable[str]) -> str:
     """The library's complaint as we would say it; one we do not know stays as it is."""
     if found := CHOICE.fullmatch(complaint):
         return str(unknown(found[1], found[2], re.findall(r"'(.+?)'", found[3])))
+    if found := OPTION.fullmatch(complaint):
+        return str(unknown("option", found[1], found[2].split(", ")))
     if found := COMMAND.fullmatch(complaint):
         return str(unknown("command", found[1], commands))
     for pattern, ours in SENTENCES:

@@ -18,7 +18,7 @@ from sparing.data.corpora import SPLITS, check_source, fingerprint, read_splits
 from sparing.data.fetch import home
 from sparing.data.folder import building
 from sparing.data.text import count_words, unsigned
-from sparing.data.vocab import Vocab, learn, vocab_from_json
+from sparing.data.vocab import Kind, Vocab, learn, vocab_from_json
 from sparing.errors import UserError, unknown
 from sparing.files import read_object, write_bytes, write_json
 from sparing.units import counted
@@ -36,7 +36,7 @@ class DataConfig:
 
     corpus: str = "python-stdlib"
     """A name from `sparing data list`, or a path to a file or folder of text."""
-    vocab: Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"] = "bytes"
+    vocab: Kind = "bytes"
     """What one token is."""
     vocab_size: int | None = None
     """How many pieces to learn (pieces and par-pieces only); none: 8192, or 12000 for par."""
