@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.head import Head
+from sparing.nn.head import IGNORED, Head
 from sparing.nn.state import State, joined, lanes, size_bytes
-from sparing.padding import IGNORED
 
 __all__ = [
     "IGNORED",

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.padding import IGNORED
+from sparing.padding import IGNORED as IGNORED
 
 
 class Head(Protocol):
