@@ -19,9 +19,7 @@ from sparing.train.clock import process_age_s
 
 def train(
     name: Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")] = "",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Folder of the run.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
     settings: Settings = None,
     minutes: Annotated[
         float | None, typer.Option(help="Train this long, annealed to the end of it.")
