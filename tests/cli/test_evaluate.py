@@ -140,4 +140,7 @@ def test_another_checkpoint_or_precision_is_another_entry(run: Path, sparing: Sp
     }
     assert (found["valid"]["checkpoint"], found["valid"]["precision"]) == ("best", "float32")
     assert found["valid, last"]["checkpoint"] == "last"
+    (run / "provenance.json").unlink()
+    assert sparing("evaluate", run, "--split", "test", "--device", "cpu").status == 0
+    assert "test" in results(run)
     assert found["valid, bfloat16"]["precision"] == "bfloat16"

@@ -75,6 +75,14 @@ def test_a_split_softmax_costs_its_short_list() -> None:
     assert plain.flops_per_token() - split.flops_per_token() == 2 * 4 * (11 - 3 - 2)
 
 
+def test_muon_would_see_the_gates_of_a_qrnn_one_by_one() -> None:
+    model = AWDLSTM(replace(TINY, core="qrnn", cutoffs=(3, 7)))
+    roles = {name: (g.role, g.blocks) for g in model.parameter_groups() for name, _ in g.named}
+    assert roles["layers.0.gates.weight"] == ("matrix", 3)
+    assert roles["embedding.tables.0.weight"] == ("table", 1)
+    assert roles["head.symbols.weight"] == ("table", 1)
+
+
 def test_the_model_is_three_stacked_lstms() -> None:
     torch.manual_seed(0)
     model, tokens_BT = AWDLSTM(TINY).eval(), torch.randint(0, 11, (2, 5))

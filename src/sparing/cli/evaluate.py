@@ -175,9 +175,11 @@ class Case:
     def apart(self) -> list[str]:
         """What tells the case from the usual one: another checkpoint, another precision."""
         name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
-        trained_in = self.folder.read("provenance").get("precision", self.hardware.precision)
+        known = (self.folder.path / "provenance.json").exists()
+        precision = self.hardware.precision
+        trained_in = self.folder.read("provenance").get("precision") if known else None
         words = [] if name == usual else [name]
-        return words + ([] if self.hardware.precision == trained_in else [self.hardware.precision])
+        return words + ([] if precision == (trained_in or precision) else [precision])
 
     def entry(self, found: Evaluation) -> dict[str, Any]:
         """Figures, with what they are figures of."""
