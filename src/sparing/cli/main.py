@@ -8,7 +8,7 @@ import typer
 
 from sparing import __version__
 from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, train
-from sparing.cli.words import name_values, sentence
+from sparing.cli.words import name_values, reworded
 from sparing.errors import UserError
 
 app = typer.Typer(
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if type(problem).__name__ == "NoArgsIsHelpError":
             typer.echo(str(problem))
             return 0
-        said = _sentence(problem)
-        if "--debug" in words or said is None:
+        sentence = _sentence(problem)
+        if "--debug" in words or sentence is None:
             raise
-        typer.echo(f"sparing: {said}", err=True)
+        typer.echo(f"sparing: {sentence}", err=True)
         return 2
     except KeyboardInterrupt:
         typer.echo("sparing: interrupted", err=True)
@@ -72,7 +72,7 @@ def _sentence(problem: Exception) -> str | None:
     explain = getattr(problem, "format_message", None)
     if callable(explain):
         known = getattr(getattr(getattr(problem, "ctx", None), "command", None), "commands", ())
-        return sentence(" ".join(str(explain()).split()), known)
+        return reworded(" ".join(str(explain()).split()), known)
     if isinstance(problem, OSError):
         return _about_files(problem)
     return None

@@ -27,7 +27,7 @@ OPTION = re.compile(r"No such option: (\S+).*(?:Did you mean|Possible options:) 
 COMMAND = re.compile(r"No such command '(.+?)'\..*")
 
 
-def sentence(complaint: str, commands: Iterable[str]) -> str:
+def reworded(complaint: str, commands: Iterable[str]) -> str:
     """The library's complaint as we would say it; one we do not know stays as it is."""
     if found := CHOICE.fullmatch(complaint):
         return str(unknown(found[1], found[2], re.findall(r"'(.+?)'", found[3])))
