@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
-BASE = {"errors", "files", "config", "units", "device", "__init__"}
+BASE = {"errors", "files", "config", "units", "device", "padding", "__init__"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "padding": set(),
     "files": {"errors"},
     "config": {"errors"},
     "device": {"errors"},
     "__init__": set(),
     "ops": set(),
-    "nn": {"ops"},
+    "nn": {"ops", "padding"},
     "models": BASE | {"nn", "ops"},
     "data": BASE,
     "evaluate": BASE | {"models", "data"},
@@ -69,6 +70,14 @@ def test_rooms_only_import_downwards() -> None:
         and room not in MAY_IMPORT[room_of(path)]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_stream_and_loss_agree_on_what_is_not_counted() -> None:
+    from sparing import padding
+    from sparing.data import stream
+    from sparing.models import api
+
+    assert stream.IGNORED == api.IGNORED == padding.IGNORED
 
 
 def test_the_loop_and_the_judges_see_only_the_model_api() -> None:

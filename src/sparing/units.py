@@ -1,4 +1,4 @@
-"""Nats, bits per byte, perplexity: the only place where one becomes another."""
+"""Nats, bits per byte, perplexity: the only place where one becomes another; numbers in words."""
 
 import math
 
@@ -12,6 +12,11 @@ def perplexity(nats: float, count: int) -> float:
     """Exponential of the mean loss over `count` tokens or words; infinite when it overflows."""
     mean = nats / count
     return math.exp(mean) if mean < 700 else math.inf
+
+
+def counted(count: int, noun: str) -> str:
+    """1, 'byte' -> '1 byte'; 1500, 'byte' -> '1,500 bytes'."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def human_bytes(size: float) -> str:

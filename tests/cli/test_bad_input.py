@@ -104,6 +104,31 @@ def test_a_folder_in_use_or_already_used_is_left_alone(
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("more", [["train.steps=3"], ["train.bad_steps=99"]])
+def test_a_run_that_diverged_says_so(
+    more: list[str], sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "diverged"
+    words = settings("optim.lr=1e30", *more)
+    refused(
+        sparing("train", "quickstart", "--data", corpus, "--out", out, *words, "--quiet"),
+        "diverged",
+        "valid loss",
+        "lower optim.lr",
+    )
+    assert (out / "results.json").exists()
+    refused(sparing("train", "--resume", "--out", out, "--quiet"), "diverged")
+
+
+def test_a_text_that_was_moved_is_asked_for_by_its_place(
+    run: Path, corpus: Path, sparing: Sparing
+) -> None:
+    corpus.rename(corpus.with_name("elsewhere"))
+    said = sparing("evaluate", run)
+    refused(said, f"no text at {corpus}")
+    assert "enwik8" not in said.err
+
+
 def test_a_damaged_checkpoint_is_refused_and_the_previous_one_serves(
     run: Path, sparing: Sparing
 ) -> None:

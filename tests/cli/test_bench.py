@@ -47,6 +47,15 @@ def test_generate_takes_a_trained_run(sparing: Sparing, run: Path) -> None:
     assert report["model"]["dim"] == 16
 
 
+def test_cut_offs_are_found_in_made_up_words_and_in_a_text(sparing: Sparing, corpus: Path) -> None:
+    words = ("bench", "cutoffs", "--words", 300, "--turns", 1, "--clusters", 2)
+    report = sparing(*words, "--data", corpus, "--json").json()
+    assert {"commit", "processor", "command"} <= report.keys()
+    for name in ("300 words by Zipf's law", str(corpus)):
+        assert len(report[name]["2 clusters"]["cutoffs"]) == 2
+        assert report[name]["2 clusters"]["elapsed_s"] > 0
+
+
 def test_results_are_kept_in_a_file(sparing: Sparing, tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     for _ in range(2):

@@ -118,3 +118,29 @@ def test_score_takes_a_file_or_a_text(run: Path, sparing: Sparing, tmp_path: Pat
     refused(sparing("score", run, "--whole", "--text", "three"), "--text", "--whole")
     assert len(sparing("score", run, file, "--json").out.splitlines()) == 2
     assert len(sparing("score", run, "--text", "three", "--json").out.splitlines()) == 1
+
+
+def test_another_checkpoint_or_precision_is_another_entry(run: Path, sparing: Sparing) -> None:
+    for words in (
+        (),
+        ("--checkpoint", "best"),
+        ("--checkpoint", "last"),
+        ("--precision", "float32"),
+        ("--precision", "bfloat16"),
+        ("--checkpoint", "last", "--precision", "bfloat16", "--window", 8),
+    ):
+        said = sparing("evaluate", run, "--device", "cpu", *words)
+        assert said.status == 0, said.err
+    found = results(run)
+    assert set(found) - {"training", "best_valid"} == {
+        "valid",
+        "valid, last",
+        "valid, bfloat16",
+        "valid, window 8 stride 4, last, bfloat16",
+    }
+    assert (found["valid"]["checkpoint"], found["valid"]["precision"]) == ("best", "float32")
+    assert found["valid, last"]["checkpoint"] == "last"
+    (run / "provenance.json").unlink()
+    assert sparing("evaluate", run, "--split", "test", "--device", "cpu").status == 0
+    assert "test" in results(run)
+    assert found["valid, bfloat16"]["precision"] == "bfloat16"

@@ -15,7 +15,7 @@ SMALL = [
 RUNS = {
     "enwik8_awd_lstm": ["train.longest=16"],
     "wikitext2_awd_lstm": ["train.longest=16", "optim.lr=1", "optim.patience=1"],
-    "wikitext103_awd_qrnn": ["train.longest=16"],
+    "wikitext103_awd_qrnn": ["train.longest=16", "model.cutoffs=20,100,300"],
     "enwik8_mlstm": [],
 }
 

@@ -198,6 +198,14 @@ def test_spans_are_drawn_by_layer_and_over_training(tmp_path: Path, journal: boo
     assert all((run / "plots" / name).read_bytes().startswith(PNG) for name in names)
 
 
+def test_spans_before_the_first_entry_of_the_journal_are_refused_whole(tmp_path: Path) -> None:
+    run = spanning(tmp_path, journal=False)
+    (run / "metrics.jsonl").write_text('{"kind": "valid", "step": 2}\n')
+    words = refusal(run, "--what", "spans", "--checkpoint", "best")
+    assert "noted no spans in its journal yet: train it for at least train.log_every" in words
+    assert not (run / "plots").exists()
+
+
 def test_a_model_without_spans_has_no_picture_of_them(make_run: MakeRun) -> None:
     assert "no learned spans" in refusal(make_run(), "--what", "spans")
     assert "one run at a time" in refusal(make_run("a"), make_run("b"), "--what", "spans")

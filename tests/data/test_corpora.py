@@ -232,7 +232,7 @@ def test_any_file_is_a_corpus(tmp_path: Path) -> None:
         read_splits(str(tmp_path / "own.txt"), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["enwik9", "", "nowhere/text.txt"])
+@pytest.mark.parametrize("name", ["enwik9", "", "nowhere"])
 def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
     with pytest.raises(UserError, match="unknown corpus") as caught:
         read_splits(name)
@@ -240,6 +240,12 @@ def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
         assert "did you mean 'enwik8'" in str(caught.value)
     with pytest.raises(UserError, match="unknown corpus"):
         get(name)
+
+
+@pytest.mark.parametrize("name", ["nowhere/text", "moved.txt"])
+def test_a_text_that_is_not_there_is_no_misspelt_corpus(name: str) -> None:
+    with pytest.raises(UserError, match=f"^there is no text at {name}; bring it back"):
+        read_splits(name)
 
 
 def test_every_corpus_with_a_home_is_verified() -> None:

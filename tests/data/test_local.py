@@ -47,7 +47,7 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     for name, reason in {
         "nowhere": "is missing",
         "empty": "holds no text",
-        "one": "holds 1 bytes of text; a corpus needs at least 100",
+        "one": "holds 1 byte of text; a corpus needs at least 100",
         "folder": "holds no text",
     }.items():
         with pytest.raises(UserError, match=reason):

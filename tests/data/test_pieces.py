@@ -93,6 +93,19 @@ def test_an_impossible_size_is_refused_in_one_line(size: int) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_refused_size_is_answered_with_one_that_works() -> None:
+    pytest.importorskip("sentencepiece")
+    with pytest.raises(UserError, match=r"at most: set data\.vocab_size=(\d+) or less$") as caught:
+        Pieces.learn(TEXT, 100_000)
+    most = int(str(caught.value).partition("vocab_size=")[2].split()[0])
+    assert Pieces.learn(TEXT, most).size == most
+    with pytest.raises(UserError, match=r"set data\.vocab_size above (\d+)$") as caught:
+        Pieces.learn(TEXT, 10)
+    assert Pieces.learn(TEXT, int(str(caught.value).split()[-1]) + 1)
+    with pytest.raises(UserError, match="nothing but white space"):
+        Pieces.learn(b"  \n" * 50, 300)
+
+
 def test_text_that_is_not_utf8_is_refused(pieces: Pieces) -> None:
     with pytest.raises(UserError, match="not UTF-8"):
         pieces.encode(b"\xff")

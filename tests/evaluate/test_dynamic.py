@@ -152,6 +152,37 @@ def test_it_works_for_every_family(name: str) -> None:
     assert all(torch.equal(tensor, before[key]) for key, tensor in weights(model).items())
 
 
+@pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
+def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) -> None:
+    model, text = tiny(name).float(), repeating([3, 3, 7], 40)
+    modes: dict[str, set[bool]] = {}
+
+    def note(module: nn.Module, _: object) -> None:
+        modes.setdefault(type(module).__name__, set()).add(module.training)
+
+    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
+    moved = dynamic(model, text, CPU, SGD).loss_nats
+    recurrent = {"LSTM": {True}} if name != "sha_rnn gru" else {"GRU": {True}}
+    assert modes == {kind: {False} for kind in modes} | recurrent
+    assert not any(module.training for module in model.modules())
+    for handle in handles:
+        handle.remove()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.register_forward_pre_hook(lambda module, _: module.eval() and None)
+    assert dynamic(model, text, CPU, SGD).loss_nats == moved
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
+def test_cudnn_goes_back_through_recurrent_layers(name: str) -> None:
+    model, text = tiny(name).float(), repeating([3, 3, 7], 40)
+    expected = dynamic(model, text, CPU, SGD).loss_nats
+    found = dynamic(model.cuda(), text, Hardware(torch.device("cuda"), "float32"), SGD).loss_nats
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
 def test_gradients_of_somebody_else_are_not_touched(trained: LanguageModel) -> None:
     parameter = next(trained.parameters())
     parameter.grad = torch.full_like(parameter, 3.0)

@@ -10,11 +10,13 @@ from tests.train.toy import Shelf, budget, desk, training
 
 from sparing.models.awd_lstm import AWDLSTM, RATES, AWDLSTMConfig
 from sparing.models.cost import cost
+from sparing.nn.adaptive import AdaptiveHead
 from sparing.train import journal
 from sparing.train.loop import fit
 from sparing.train.schedule import ScheduleConfig
 
 OFF = dict.fromkeys(RATES, 0.0)
+QRNN = AWDLSTMConfig(vocab_size=267_735, hidden_dim=2500, depth=4, core="qrnn")
 TINY = AWDLSTMConfig(vocab_size=11, dim=4, hidden_dim=6, **OFF)
 
 
@@ -23,7 +25,8 @@ TINY = AWDLSTMConfig(vocab_size=11, dim=4, hidden_dim=6, **OFF)
     [
         (AWDLSTMConfig(vocab_size=205, hidden_dim=1840), 47_270_045),
         (AWDLSTMConfig(vocab_size=33_278), 33_556_078),
-        (AWDLSTMConfig(vocab_size=267_735, hidden_dim=2500, depth=4, core="qrnn"), 153_885_435),
+        (QRNN, 153_885_435),
+        (replace(QRNN, cutoffs=(2_800, 20_000, 76_000)), 153_885_435 + 3 * (400 + 1)),
     ],
 )
 def test_parameter_counts_to_the_unit(config: AWDLSTMConfig, expected: int) -> None:
@@ -49,6 +52,35 @@ def test_tables_begin_uniform_and_the_bias_at_zero() -> None:
         assert table.abs().max().item() <= 0.1
         assert table.std().item() == pytest.approx(0.2 / 12**0.5, rel=0.05)
     assert not model.head.bias.any()
+
+
+def test_a_split_softmax_ties_every_cluster_and_starts_its_symbols_at_zero() -> None:
+    torch.manual_seed(0)
+    split = AWDLSTM(replace(TINY, cutoffs=(3, 7)))
+    assert isinstance(split.head, AdaptiveHead)
+    assert split.head.weights[0] is split.embedding.weights[0]
+    assert 0.05 < split.embedding.weights[0].abs().max().item() <= 0.1
+    assert split.head.symbols is not None
+    assert not any(tensor.any() for tensor in (*split.head.symbols.parameters(), split.head.bias))
+    # An unsplit softmax with the same numbers agrees within the short list, up to a constant.
+    hidden = torch.randn(5, 4)
+    logits, plain = split.head.logits(hidden), F.linear(hidden, split.embedding.weights[0])
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(5))
+    torch.testing.assert_close(logits[:, :3].softmax(-1), plain[:, :3].softmax(-1))
+    torch.testing.assert_close(logits[:, 7:].softmax(-1), plain[:, 7:].softmax(-1))
+
+
+def test_a_split_softmax_costs_its_short_list() -> None:
+    plain, split = (AWDLSTM(config) for config in (TINY, replace(TINY, cutoffs=(3, 7))))
+    assert plain.flops_per_token() - split.flops_per_token() == 2 * 4 * (11 - 3 - 2)
+
+
+def test_muon_would_see_the_gates_of_a_qrnn_one_by_one() -> None:
+    model = AWDLSTM(replace(TINY, core="qrnn", cutoffs=(3, 7)))
+    roles = {name: (g.role, g.blocks) for g in model.parameter_groups() for name, _ in g.named}
+    assert roles["layers.0.gates.weight"] == ("matrix", 3)
+    assert roles["embedding.tables.0.weight"] == ("table", 1)
+    assert roles["head.symbols.weight"] == ("table", 1)
 
 
 def test_the_model_is_three_stacked_lstms() -> None:
@@ -109,6 +141,8 @@ def test_the_carried_state_is_not_dropped_from() -> None:
         ({"depth": 0}, "must be positive"),
         ({"zoneout": 0.1}, "core=qrnn"),
         ({"change_penalty": -1.0}, "negative"),
+        ({"cutoffs": (5, 3)}, "must rise"),
+        ({"cutoffs": (3,), "tied": False}, "need a tied softmax"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float], sentence: str) -> None:

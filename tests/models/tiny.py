@@ -126,6 +126,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "awd_lstm": ("awd_lstm", AWDLSTMConfig(**_AWD)),
     "awd_lstm one layer": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=1)),
     "awd_lstm untied": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=2, tied=False)),
+    "awd_lstm split": ("awd_lstm", AWDLSTMConfig(**_AWD, depth=2, cutoffs=(3, 7))),
     "awd_lstm qrnn": ("awd_lstm", AWDLSTMConfig(**_AWD, core="qrnn", depth=4)),
     "mlstm": ("mlstm", MLSTMConfig(**_MLSTM)),
     "mlstm deployed": ("mlstm", MLSTMConfig(**_MLSTM, normed=False)),

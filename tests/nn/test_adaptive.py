@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from sparing.data.cutoffs import CutoffConfig, cost
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, clusters
-from sparing.nn.head import IGNORED
+from sparing.padding import IGNORED
 
 TIES: list[TiedProjections] = ["all", "tails", "none"]
 
@@ -54,12 +56,13 @@ def test_a_loss_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("shrink", [1, 2])
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("tied_projections", TIES)
 @pytest.mark.parametrize("cutoffs", [(), (3,), (3, 6)])
 def test_losses_are_the_log_probabilities_and_these_sum_to_one(
-    cutoffs: tuple[int, ...], tied_projections: TiedProjections, shrink: int
+    cutoffs: tuple[int, ...], tied_projections: TiedProjections, tied: bool, shrink: int
 ) -> None:
-    _, head = pair(cutoffs, shrink, tied_projections=tied_projections)
+    _, head = pair(cutoffs, shrink, tied=tied, tied_projections=tied_projections)
     hidden, targets = torch.randn(3, 8, 4).double(), torch.randint(0, 10, (3, 8))
     logits = head.logits(hidden)
     torch.testing.assert_close(logits.exp().sum(-1), torch.ones(3, 8).double())
@@ -126,6 +129,31 @@ def test_embedding_is_a_row_of_its_cluster_s_table_projected(shrink: int) -> Non
             embedding.projections[index] @ embedding.weights[index][word - (0, 3, 6)[index]]
         )  # fmt: skip
         torch.testing.assert_close(found.view(6, 4)[place], expected)
+
+
+@pytest.mark.parametrize("shrink", [1, 2])
+def test_an_untied_head_learns_apart_from_the_embedding(shrink: int) -> None:
+    ids = torch.tensor([[0, 4, 9]])
+    for tied in (True, False):
+        embedding, head = pair(shrink=shrink, tied=tied, tied_projections="none")
+        head.nats(torch.randn(1, 3, 4).double(), ids).sum().backward()
+        assert all((weight.grad is not None) == tied for weight in embedding.weights)
+        assert all(weight.grad is not None for weight in head.weights)
+
+
+@pytest.mark.parametrize("shrink", [1, 2])
+@pytest.mark.parametrize("cutoffs", [(3,), (3, 6), (1, 4, 7)])
+def test_it_multiplies_as_often_as_its_price_says(cutoffs: tuple[int, ...], shrink: int) -> None:
+    torch.manual_seed(0)
+    embedding = AdaptiveEmbedding(10, 16, cutoffs=cutoffs, shrink=shrink)
+    head, counts = AdaptiveHead(embedding), [9, 7, 5, 4, 3, 3, 2, 1, 1, 1]
+    targets = torch.arange(10).repeat_interleave(torch.tensor(counts))[None]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        head.nats(torch.randn(1, sum(counts), 16), targets)
+    config = CutoffConfig(clusters=len(cutoffs), dim=16, shrink=shrink)
+    assert counter.get_total_flops() / 2 / sum(counts) == pytest.approx(
+        cost(counts, cutoffs, config)
+    )
 
 
 def test_tying_shares_parameters_and_widths_shrink() -> None:

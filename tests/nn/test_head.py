@@ -2,7 +2,8 @@
 
 import torch
 
-from sparing.nn.head import IGNORED, SoftmaxHead
+from sparing.nn.head import SoftmaxHead
+from sparing.padding import IGNORED
 
 
 def test_nats_are_minus_log_probabilities_and_ignored_targets_cost_nothing() -> None:

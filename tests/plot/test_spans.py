@@ -56,5 +56,5 @@ def test_spans_over_training_are_a_line_per_head(
 
 def test_a_journal_without_spans_is_refused(make_run: Callable[..., Path]) -> None:
     (diary,) = read_diaries([make_run()])
-    with pytest.raises(UserError, match="tells no spans"):
+    with pytest.raises(UserError, match="no spans in its journal yet"):
         draw_course(diary)

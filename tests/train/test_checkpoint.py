@@ -156,6 +156,20 @@ def test_without_a_manifest_what_is_still_there_is_offered(tmp_path: Path) -> No
     assert checkpoint.present(tmp_path) == ["last", "previous", "best"]
 
 
+def test_a_damaged_checkpoint_is_not_offered_in_place_of_another(tmp_path: Path) -> None:
+    for name in ("last", "last", "best"):
+        checkpoint.save(tmp_path, name, number(1), IDENTITY)
+    for name in ("last", "previous"):
+        file = tmp_path / name / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+    for name in ("last", "previous"):
+        with pytest.raises(UserError, match=r"is damaged; still there: best \(choose"):
+            checkpoint.load(tmp_path, name, IDENTITY)
+    (tmp_path / "best" / "cursor.json").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged$"):
+        checkpoint.load(tmp_path, "last", IDENTITY)
+
+
 def test_tensors_that_the_manifest_does_not_name_are_not_read(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "last", number(1), IDENTITY)
     (tmp_path / "last" / "stray.safetensors").write_bytes(b"stray")

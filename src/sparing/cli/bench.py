@@ -7,22 +7,28 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from sparing import device
+from sparing.bench.cutoffs import bench_cutoffs, zipf
 from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
-from sparing.bench.report import append, check_file, report
+from sparing.bench.report import append, check_file, processor, report
 from sparing.bench.size import Purpose, Size, settle, small
 from sparing.bench.span import bench_span
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
 from sparing.cli.options import Device, Json, Settings, show
+from sparing.data.cutoffs import frequencies
+from sparing.data.tokens import DataConfig, prepare
 from sparing.device import Hardware
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
+from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
 from sparing.search.run import bench_cost
 
-app = typer.Typer(help="Benchmarks: train, generate, evaluate, span, cost.", no_args_is_help=True)
+app = typer.Typer(
+    help="Benchmarks: train, generate, evaluate, span, cutoffs, cost.", no_args_is_help=True
+)
 
 DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
@@ -152,6 +158,31 @@ def cost(
     """What each block of a search costs here, and whether costs add up."""
     wish = Wish(name, settings or [], size, count, target, out, as_json)
     _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
+
+
+@app.command()
+def cutoffs(
+    corpus: Annotated[
+        str | None, typer.Option("--data", metavar="CORPUS", help="Its words too, counted first.")
+    ] = None,
+    words: Annotated[int, typer.Option(help="Made-up words, by Zipf's law.")] = 267_735,
+    clusters: Annotated[int, typer.Option(help="One up to so many clusters.")] = 3,
+    turns: Annotated[int, typer.Option(help="Times each is found; the least counts.")] = 3,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Finding the optimal cut-offs of an adaptive softmax, each word a possible cut."""
+    check_file(out)
+    tasks = {f"{words:,} words by Zipf's law": zipf(words)}
+    if corpus is not None:
+        tokens = prepare(DataConfig(corpus=corpus, vocab="words"))
+        tasks[corpus] = frequencies(tokens.split("train").ids, tokens.vocab.size)
+    hardware = device.pick("cpu", "float32")
+    figures = {
+        name: bench_cutoffs(counts, most=clusters, turns=turns) for name, counts in tasks.items()
+    }
+    origin = {**provenance(hardware, 0), "processor": processor()}
+    _tell({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
 
 
 def _measure(

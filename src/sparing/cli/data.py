@@ -1,20 +1,22 @@
 """`sparing data`: corpora, fetched, verified, tokenised."""
 
 import json
-from typing import Annotated, Any, Literal
+import time
+from itertools import pairwise
+from typing import Annotated, Any
 
 import typer
 
 from sparing.cli.options import Json, Source, show
 from sparing.data.corpora import CORPORA, check_source, read_splits
 from sparing.data.corpora import get as get_corpus
+from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, frequencies, optimal
 from sparing.data.tokens import DataConfig, Tokens
 from sparing.data.tokens import prepare as prepare_tokens
+from sparing.data.vocab import Kind
 from sparing.errors import unknown
 
-app = typer.Typer(help="Corpora: list, get, prepare.", no_args_is_help=True)
-
-VocabKind = Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"]
+app = typer.Typer(help="Corpora: list, get, prepare; cutoffs of a softmax.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -29,7 +31,7 @@ def list_corpora(as_json: Json = False) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="See `sparing data list`.")],
+    name: Annotated[str, typer.Argument(metavar="CORPUS", help="See `sparing data list`.")],
     source: Source = None,
     as_json: Json = False,
 ) -> None:
@@ -45,8 +47,10 @@ def get(
 
 @app.command()
 def prepare(
-    corpus: Annotated[str, typer.Argument(help="A name, or a text file or folder of yours.")],
-    vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="A name, or a text file or folder of yours.")
+    ],
+    vocab: Annotated[Kind, typer.Option(help="What one token is.")] = "bytes",
     vocab_size: Annotated[int | None, typer.Option(help="How many pieces to learn.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
     source: Source = None,
@@ -55,6 +59,55 @@ def prepare(
     """Tokenise a corpus once; `train` does it by itself where needed."""
     config = DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size, newlines=newlines)
     show(_report(prepare_tokens(config, source)), as_json=as_json)
+
+
+@app.command()
+def cutoffs(
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="A name, or a text file or folder of yours.")
+    ],
+    vocab: Annotated[Kind, typer.Option(help="What one token is.")] = "words",
+    vocab_size: Annotated[int | None, typer.Option(help="How many pieces to learn.")] = None,
+    clusters: Annotated[
+        int, typer.Option(help="Rarer clusters beside the head: as many cut-offs.")
+    ] = CutoffConfig().clusters,
+    dim: Annotated[int, typer.Option(help="Width of the model's vectors.")] = CutoffConfig().dim,
+    shrink: Annotated[
+        int, typer.Option(help="How many times narrower each cluster is than the one before.")
+    ] = CutoffConfig().shrink,
+    head: Annotated[
+        int | None,
+        typer.Option(help=f"Least words in the head; 1, or {NARROW_HEAD} with --shrink."),
+    ] = None,
+    align: Annotated[
+        int, typer.Option(help="Rows of head and clusters are a multiple of this.")
+    ] = CutoffConfig().align,
+    source: Source = None,
+    as_json: Json = False,
+) -> None:
+    """Where to cut a vocabulary for the adaptive softmax that multiplies least."""
+    wanted = CutoffConfig(clusters=clusters, dim=dim, shrink=shrink, least_head=head, align=align)
+    tokens = prepare_tokens(DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size), source)
+    counts = frequencies(tokens.split("train").ids, tokens.vocab.size)
+    started_at = time.perf_counter()
+    found = optimal(counts, wanted)
+    elapsed_s = time.perf_counter() - started_at
+    edges = pairwise([0, *found.cutoffs, len(counts)])
+    parts = {
+        f"cluster {number}" if number else "head": {
+            "words": high - low,
+            "share_of_tokens": float(counts[low:high].sum() / counts.sum()),
+        }
+        for number, (low, high) in enumerate(edges)
+    }
+    report = {
+        "cutoffs": list(found.cutoffs) if as_json else ",".join(map(str, found.cutoffs)),
+        **parts,
+        "multiply_adds": found.cost,
+        "of_plain": found.cost / found.plain,
+        "elapsed_s": elapsed_s,
+    }
+    show(report, as_json=as_json)
 
 
 def _report(tokens: Tokens) -> dict[str, Any]:

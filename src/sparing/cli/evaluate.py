@@ -28,7 +28,7 @@ from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
-from sparing.runs.config import EvaluateConfig, RunConfig, with_settings
+from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 
 NEEDS = {
@@ -172,6 +172,15 @@ class Case:
         """The trained weights under the case's settings."""
         return load_model(self.folder, self.hardware, self.checkpoint, self.run)
 
+    def apart(self) -> list[str]:
+        """What tells the case from the usual one: another checkpoint, another precision."""
+        name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
+        known = (self.folder.path / "provenance.json").exists()
+        precision = self.hardware.precision
+        trained_in = self.folder.read("provenance").get("precision") if known else None
+        words = [] if name == usual else [name]
+        return words + ([] if precision == (trained_in or precision) else [precision])
+
     def entry(self, found: Evaluation) -> dict[str, Any]:
         """Figures, with what they are figures of."""
         name = self.folder.checkpoint(self.checkpoint)
@@ -206,11 +215,12 @@ class Reading:
             return cached(model, text, hardware, self.cache, segment=e.segment, **common)
         return carried(model, text, hardware, segment=e.segment, **common)
 
-    def label(self, split: str, now: EvaluateConfig, stored: EvaluateConfig) -> str:
-        """The name of the figures in results.json; the usual batch and segment go unsaid."""
+    def label(self, case: Case) -> str:
+        """The name of the figures in results.json; what is usual goes unsaid."""
         if self.window is not None:
             pace = f"window {self.window} stride {self._stride(self.window)}"
-            return _joined(split, self.protocol, pace)
+            return _joined(case.split, self.protocol, pace, *case.apart())
+        now, stored = case.run.evaluate, case.folder.config().evaluate
         words = [
             f"{name} {value}"
             for name in ("batch", "segment")
@@ -218,7 +228,7 @@ class Reading:
         ]
         if (c := self.cache) is not None:
             words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
-        return _joined(split, self.protocol, *words)
+        return _joined(case.split, self.protocol, *words, *case.apart())
 
     def _stride(self, window: int) -> int:
         return max(1, window // 2) if self.stride is None else self.stride
@@ -252,9 +262,9 @@ def _measured(
     case: Case, reading: Reading, how: DynamicConfig | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Entries for results.json, and the report to print."""
-    model, now, stored = case.model(), case.run.evaluate, case.folder.config().evaluate
+    model = case.model()
     report = case.entry(reading.answer(case, model))
-    found = {reading.label(case.split, now, stored): report}
+    found = {reading.label(case): report}
     if how is None:
         return found, report
     moved = dynamic(
@@ -267,7 +277,8 @@ def _measured(
         progress=True,
     )
     pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
-    found[_joined(case.split, reading.protocol, *pace, "dynamic")] = case.entry(moved)
+    label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.apart())
+    found[label] = case.entry(moved)
     return found, report | {"dynamic": moved.to_json()}
 
 

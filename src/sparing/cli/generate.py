@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json
+from sparing.cli.options import CheckpointName, Device, Json, say
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
@@ -22,7 +22,8 @@ def generate(
         list[str] | None, typer.Option(help="Text to go on from; several make a batch.")
     ] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option(help="Read the prompt from a file, or - for standard input.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Read the prompt from a file, or - for standard input."),
     ] = None,
     length: Annotated[int, typer.Option(help="Tokens to write.")] = 500,
     temperature: Annotated[float, typer.Option(help="0 always takes the likeliest.")] = 1.0,
@@ -46,10 +47,10 @@ def generate(
     if len(prompts) == 1 and not as_json:
         # A prompt that cannot be read is refused before anything is said.
         vocab.encode(prompts[0])
-        _say(prompts[0].decode("utf-8", errors="replace"))
+        say(prompts[0].decode("utf-8", errors="replace"))
         for piece in stream_text(model, vocab, prompts[0], config, hardware):
-            _say(piece)
-        _say("\n")
+            say(piece)
+        say("\n")
         return
     for done in complete(model, vocab, prompts, config, hardware):
         words = done.prompt.decode("utf-8", errors="replace")
@@ -63,7 +64,7 @@ def generate(
             }
             typer.echo(json.dumps(record))
         else:
-            typer.echo(f"{words}{done.text}\n{'-' * 40}")
+            say(f"{words}{done.text}\n{'-' * 40}\n")
 
 
 def _prompts(given: list[str], path: Path | None) -> list[bytes]:
@@ -74,10 +75,3 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
     if str(path) == "-":
         return [sys.stdin.buffer.read()]
     return [path.read_bytes()]
-
-
-def _say(text: str) -> None:
-    # A terminal that cannot show a character must not end the stream.
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
-    sys.stdout.flush()

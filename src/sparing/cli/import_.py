@@ -15,7 +15,8 @@ def import_(
     layout: Annotated[Literal["adaptive-span"], typer.Argument(help="Which program wrote it.")],
     file: Annotated[Path, typer.Argument(metavar="FILE.pt")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run, else runs/NAME-of-the-file.")
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Of the run, else runs/NAME-of-the-file."),
     ] = None,
     as_json: Json = False,
 ) -> None:

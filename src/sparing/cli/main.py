@@ -8,6 +8,7 @@ import typer
 
 from sparing import __version__
 from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, search, train
+from sparing.cli.words import name_values, reworded
 from sparing.errors import UserError
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = typer.main.get_command(app)
+    name_values(command)
     try:
         status = command.main(args=words, prog_name="sparing", standalone_mode=False)
     except Exception as problem:
@@ -72,7 +74,8 @@ def _sentence(problem: Exception) -> str | None:
     # Typer keeps a copy of click's exceptions under a private name; all of them explain themselves.
     explain = getattr(problem, "format_message", None)
     if callable(explain):
-        return " ".join(str(explain()).split())
+        known = getattr(getattr(getattr(problem, "ctx", None), "command", None), "commands", ())
+        return reworded(" ".join(str(explain()).split()), known)
     if isinstance(problem, OSError):
         return _about_files(problem)
     return None

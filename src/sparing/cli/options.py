@@ -1,6 +1,7 @@
 """Options and habits the verbs have in common."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from sparing.errors import UserError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
 ]
@@ -18,8 +19,13 @@ Source = Annotated[
     Path | None, typer.Option("--from", help="Local copy of the corpus (file, archive or folder).")
 ]
 CheckpointName = Annotated[
-    str | None, typer.Option("--checkpoint", help="last, previous or best (best by default).")
+    str | None,
+    typer.Option("--checkpoint", metavar="NAME", help="last, previous or best (best by default)."),
 ]
+CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
+"""What could move the cursor, colour the screen or ring: C0, DEL and C1."""
 
 
 def show(data: dict[str, Any], *, as_json: bool) -> None:
@@ -30,6 +36,19 @@ def show(data: dict[str, Any], *, as_json: bool) -> None:
     width = max(len(name) for name in data)
     for name, value in data.items():
         typer.echo(f"{name:<{width}}  {_words(value)}")
+
+
+def say(text: str) -> None:
+    """Write text of a model's or a user's; a terminal is shown its control characters in words.
+
+    Piped, it goes out as it is.
+    """
+    if sys.stdout.isatty():
+        text = text.translate(CONTROLS)
+    # A terminal that cannot show a character must not end the stream.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+    sys.stdout.flush()
 
 
 def given(call: typer.Context) -> set[str]:

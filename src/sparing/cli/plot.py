@@ -54,7 +54,7 @@ class Wish:
 
 def plot(
     call: typer.Context,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
     what: Annotated[
         What,
         typer.Option(
@@ -77,7 +77,8 @@ def plot(
         int | None, typer.Option(help=f"Places to measure context at ({WINDOWS} by default).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Picture to write, else RUN/plots/.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Picture to write, else RUN/plots/."),
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="Write SVG beside PNG.")] = False,
     checkpoint: CheckpointName = None,
@@ -135,12 +136,12 @@ def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -
     (folder,) = folders
     model = load_model(folder, wish.hardware, wish.checkpoint)
     name, about = short_names([folder.path])[0], origin(folder.path)
-    written = save(draw_spans(head_windows(model.telemetry()), name, about), path, svg=svg)
+    figures = {path: draw_spans(head_windows(model.telemetry()), name, about)}
     # An imported run has no journal.
     if folder.metrics.exists():
         (diary,) = read_diaries([folder.path])
-        written += save(draw_course(diary), path.with_stem(f"{path.stem}-training"), svg=svg)
-    return written
+        figures[path.with_stem(f"{path.stem}-training")] = draw_course(diary)
+    return [file for place, figure in figures.items() for file in save(figure, place, svg=svg)]
 
 
 def _ids(folder: RunFolder, wish: Wish) -> npt.NDArray[Any]:

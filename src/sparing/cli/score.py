@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json
+from sparing.cli.options import CheckpointName, Device, Json, say
 from sparing.errors import UserError
 from sparing.evaluate.score import Score, rank
 from sparing.evaluate.score import score as score_texts
@@ -18,7 +18,10 @@ from sparing.runs.folder import load_model, open_run
 def score(
     path: Annotated[Path, typer.Argument(metavar="RUN")],
     file: Annotated[
-        Path | None, typer.Argument(help="One sentence a line; - is standard input (the default).")
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="One sentence a line; - is standard input (the default)."
+        ),
     ] = None,
     text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Every token's nats.")] = False,
@@ -64,7 +67,7 @@ def _read(file: Path, *, whole: bool) -> list[bytes]:
 
 def _show(item: Score, *, per_token: bool) -> None:
     text = item.text.decode("utf-8", errors="replace")
-    typer.echo(f"{-item.loss_nats:12.3f} nats  {item.bits_per_byte:7.4f} bits/byte  {text}")
+    say(f"{-item.loss_nats:12.3f} nats  {item.bits_per_byte:7.4f} bits/byte  {text}\n")
     if per_token:
         for token, nats in item.per_token:
             shown = repr(token.decode("utf-8", errors="backslashreplace"))

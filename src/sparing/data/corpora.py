@@ -13,6 +13,7 @@ from sparing.data.fetch import download, home
 from sparing.data.folder import building
 from sparing.errors import UserError, unknown
 from sparing.files import locked, write_bytes
+from sparing.units import counted
 
 SPLITS = local.SPLITS
 STDLIB = "python-stdlib"
@@ -172,6 +173,10 @@ def _find(name_or_path: str) -> Corpus | None:
     if name_or_path in CORPORA:
         return CORPORA[name_or_path]
     if not name_or_path or not Path(name_or_path).expanduser().exists():
+        if "/" in name_or_path or Path(name_or_path).suffix:
+            raise UserError(
+                f"there is no text at {name_or_path}; bring it back there, or name another"
+            )
         raise unknown("corpus (and no such file)", name_or_path, CORPORA)
     return None
 
@@ -248,7 +253,8 @@ def _cut(corpus: Corpus, text: bytes, place: Path) -> dict[str, bytes]:
         prefix = f"{corpus.name}-prefix"
         hint = f"; a shorter text goes by the name {prefix}" if prefix in CORPORA else ""
         raise UserError(
-            f"{place} holds {len(text):,} bytes, but {corpus.name} has {sum(corpus.sizes):,}{hint}"
+            f"{place} holds {counted(len(text), 'byte')}, "
+            f"but {corpus.name} has {sum(corpus.sizes):,}{hint}"
         )
     first, second = corpus.sizes[0], corpus.sizes[0] + corpus.sizes[1]
     return {"train": text[:first], "valid": text[first:second], "test": text[second:]}

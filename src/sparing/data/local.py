@@ -10,6 +10,7 @@ from pathlib import Path
 from sparing.data.archive import read, unpack
 from sparing.data.text import character_boundary
 from sparing.errors import UserError
+from sparing.units import counted
 
 SMALLEST_BYTES = 100
 SPLITS = ("train", "valid", "test")
@@ -35,7 +36,8 @@ def read_path(path: Path) -> bytes:
         raise UserError(f"{path} holds no text")
     if len(text) < SMALLEST_BYTES:
         raise UserError(
-            f"{path} holds {len(text)} bytes of text; a corpus needs at least {SMALLEST_BYTES}"
+            f"{path} holds {counted(len(text), 'byte')} of text; "
+            f"a corpus needs at least {SMALLEST_BYTES}"
         )
     return text
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from sparing.data.text import decoded, unsigned
 from sparing.errors import UserError
+from sparing.units import counted
 
 Style = Literal["lossless", "par"]
 SPACE_MARK = "\u2581"
@@ -79,11 +81,7 @@ class Pieces:
                 **settings,
             )
         except (RuntimeError, OSError) as problem:
-            reason = str(problem).strip().splitlines()[-1].rpartition("] ")[2]
-            raise UserError(
-                f"cannot learn {settings['vocab_size']} pieces from {len(train_text):,} bytes "
-                f"of text; set another data.vocab_size ({reason})"
-            ) from None
+            raise _refusal(str(problem), settings["vocab_size"], len(train_text)) from None
         return cls(model.getvalue(), style)
 
     @classmethod
@@ -161,6 +159,20 @@ def _sample(text: bytes) -> list[str]:
         for part in sentence.split(SPACE_MARK)
         if part.strip()
     ]
+
+
+def _refusal(problem: str, size: int, size_bytes: int) -> UserError:
+    """SentencePiece's complaint in our words, with the nearest size that it would take."""
+    advice = "set another data.vocab_size"
+    if most := re.search(r"too high.*<= (\d+)", problem):
+        advice = f"they yield {most[1]} at most: set data.vocab_size={most[1]} or less"
+    elif least := re.search(r"smaller than required.* vs (\d+)", problem):
+        advice = f"single characters alone need more: set data.vocab_size above {least[1]}"
+    elif "sentences_.empty" in problem:
+        advice = "there is nothing but white space in them"
+    return UserError(
+        f"cannot learn {size} pieces from {counted(size_bytes, 'byte')} of text; {advice}"
+    )
 
 
 def _library() -> Any:

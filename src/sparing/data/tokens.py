@@ -18,9 +18,10 @@ from sparing.data.corpora import SPLITS, check_source, fingerprint, read_splits
 from sparing.data.fetch import home
 from sparing.data.folder import building
 from sparing.data.text import count_words, unsigned
-from sparing.data.vocab import Vocab, learn, vocab_from_json
+from sparing.data.vocab import Kind, Vocab, learn, vocab_from_json
 from sparing.errors import UserError, unknown
 from sparing.files import read_object, write_bytes, write_json
+from sparing.units import counted
 
 FORMAT = 1
 BYTE_LIKE = ("bytes", "symbols", "characters")
@@ -35,7 +36,7 @@ class DataConfig:
 
     corpus: str = "python-stdlib"
     """A name from `sparing data list`, or a path to a file or folder of text."""
-    vocab: Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"] = "bytes"
+    vocab: Kind = "bytes"
     """What one token is."""
     vocab_size: int | None = None
     """How many pieces to learn (pieces and par-pieces only); none: 8192, or 12000 for par."""
@@ -106,7 +107,8 @@ def open_tokens(folder: Path) -> Tokens:
             expected, path = _expected_bytes(manifest["splits"][split]), folder / f"{split}.bin"
             found = path.stat().st_size if path.exists() else 0
             if found != expected:
-                raise UserError(f"{path} has {found:,} bytes instead of {expected:,}; {remedy}")
+                size = counted(found, "byte")
+                raise UserError(f"{path} has {size} instead of {expected:,}; {remedy}")
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         raise UserError(f"{folder / 'meta.json'} is damaged: {problem!r}; {remedy}") from None
     return Tokens(folder, vocab, config, manifest)
@@ -151,7 +153,7 @@ def first_bytes(split: Split, count: int, vocab: Vocab) -> Split:
     ends = np.cumsum(lengths[split.ids[:count]])
     tokens = int(np.searchsorted(ends, count, side="right"))
     if not tokens:
-        raise UserError(f"the first {count} bytes hold no whole token; ask for more of them")
+        raise UserError(f"no whole token in the first {counted(count, 'byte')}; ask for more")
     text = b"".join(vocab.token_bytes(id) for id in split.ids[:tokens].tolist())
     return Split(split.ids[:tokens], len(text), count_words(text), split.start)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,8 @@ from sparing.data.pieces import Pieces
 from sparing.data.text import chunks, decoded, unsigned
 from sparing.errors import UserError, unknown
 
-KINDS = ("bytes", "symbols", "characters", "words", "pieces", "par-pieces")
+Kind = Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Order = Literal["frequency", "appearance"]
 Ids = Sequence[int] | npt.NDArray[Any]
 EOS, UNK = b"<eos>", b"<unk>"

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparing.data.stream import IGNORED
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation, carried
 from sparing.models.api import Head, LanguageModel
+from sparing.padding import IGNORED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -204,7 +204,7 @@ def _adapting(model: LanguageModel) -> Iterator[None]:
     for module in model.modules():
         # cuDNN goes back through a recurrent layer only in training mode; without dropout of its
         # own that mode changes nothing else.
-        if type(module) in (nn.LSTM, nn.GRU, nn.RNN) and not module.dropout:
+        if isinstance(module, nn.RNNBase) and not module.dropout:
             module.training = True
     try:
         with torch.enable_grad():

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from sparing import units
-from sparing.data.stream import IGNORED
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.window import measuring, on_device
 from sparing.models.api import LanguageModel, Output, lanes
+from sparing.padding import IGNORED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

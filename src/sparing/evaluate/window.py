@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparing.data.stream import IGNORED
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
+from sparing.padding import IGNORED
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.recurrent import LSTMCore, QRNNCore
@@ -41,6 +42,8 @@ class AWDLSTMConfig:
     """Kind of the layers; the first of a QRNN sees two inputs at a time, the others one."""
     tied: bool = True
     """Whether the softmax uses the embedding's matrix."""
+    cutoffs: tuple[int, ...] = ()
+    """Where words, most frequent first, are cut into clusters; none: one plain softmax."""
     dropout_embedding: float = 0.1
     """Share of words dropped from a segment."""
     dropout_input: float = 0.65
@@ -68,6 +71,9 @@ class AWDLSTMConfig:
             raise ValueError("activation_penalty and change_penalty must not be negative")
         if self.zoneout and self.core != "qrnn":
             raise ValueError("zoneout is for core=qrnn")
+        if self.cutoffs and not self.tied:
+            raise ValueError("cutoffs need a tied softmax")
+        clusters(self.vocab_size, self.cutoffs)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -79,18 +85,13 @@ class AWDLSTMConfig:
 class AWDLSTM(LanguageModel):
     """ASGD weight-dropped LSTM; the averaging is the optimizer's part of it."""
 
-    head: SoftmaxHead
+    head: SoftmaxHead | AdaptiveHead
 
     def __init__(self, config: AWDLSTMConfig) -> None:
         super().__init__()
         c = self.config = config
-        self.embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.embedding, self.head = _ends(c)
         self.layers = nn.ModuleList(_layer(c, layer) for layer in range(c.depth))
-        weight = self.embedding.weight
-        if not c.tied:
-            weight = nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim))
-        assert isinstance(weight, nn.Parameter)
-        self.head = SoftmaxHead(weight)
         self.dropout_embedding = RowDropout(c.vocab_size, c.dropout_embedding)
         self.dropout_input = LockedDropout(c.dropout_input)
         self.dropout_hidden = LockedDropout(c.dropout_hidden)
@@ -98,15 +99,19 @@ class AWDLSTM(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform tables; the layers keep torch's defaults."""
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        if not self.config.tied:
-            nn.init.uniform_(self.head.weight, -0.1, 0.1)
+        """Uniform tables, zero symbols of clusters; the layers keep torch's defaults."""
+        for table in dict.fromkeys([*self.embedding.parameters(), *self.head.parameters()]):
+            if table.ndim == 2:
+                nn.init.uniform_(table, -0.1, 0.1)
+        if isinstance(self.head, AdaptiveHead) and self.head.symbols is not None:
+            nn.init.zeros_(self.head.symbols.weight)
+            nn.init.zeros_(self.head.symbols.bias)
 
     def initial_state(self, batch: int) -> State:
         """Zero vectors."""
+        like = next(self.parameters()).detach()
         return {
-            f"layers.{layer}.{name}": self.head.weight.new_zeros(batch, dim).detach()
+            f"layers.{layer}.{name}": like.new_zeros(batch, dim)
             for layer, core in self._numbered()
             for name, dim in zip(core.state_names, core.state_dims, strict=True)
         }
@@ -137,14 +142,16 @@ class AWDLSTM(LanguageModel):
         return total
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add of layers and softmax."""
+        """Two per multiply-add of layers and softmax, rarer clusters left out."""
+        c = self.config
         layers = sum(
             parameter.numel()
             for _, core in self._numbered()
             for parameter in core.parameters()
             if parameter.ndim == 2
         )
-        return 2.0 * (layers + self.head.weight.numel())
+        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
+        return 2.0 * (layers + c.widths[-1] * shortlist)
 
     def state_numbers(self) -> int:
         """Hidden vectors and cells, or cells and the first layer's last input."""
@@ -154,6 +161,20 @@ class AWDLSTM(LanguageModel):
         for layer, core in enumerate(self.layers):
             assert isinstance(core, LSTMCore | QRNNCore)
             yield layer, core
+
+
+def _ends(
+    c: AWDLSTMConfig,
+) -> tuple[nn.Embedding | AdaptiveEmbedding, SoftmaxHead | AdaptiveHead]:
+    if c.cutoffs:
+        clustered = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs)
+        return clustered, AdaptiveHead(clustered)
+    embedding = nn.Embedding(c.vocab_size, c.dim)
+    weight = embedding.weight
+    if not c.tied:
+        weight = nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim))
+    assert isinstance(weight, nn.Parameter)
+    return embedding, SoftmaxHead(weight)
 
 
 def _layer(c: AWDLSTMConfig, layer: int) -> LSTMCore | QRNNCore:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.nn.head import IGNORED
+from sparing.padding import IGNORED
 
 TiedProjections = Literal["all", "tails", "none"]
 

@@ -5,6 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.stacked import StackedLinear
+
 GateKind = Literal["overparam", "paper", "vector"]
 
 
@@ -32,7 +34,7 @@ class OverparamGate(nn.Module):
         super().__init__()
         self.as_printed = as_printed
         self.logit = nn.Parameter(torch.zeros(dim))
-        self.mix = nn.Linear(dim, 2 * dim, bias=not as_printed)
+        self.mix = StackedLinear(dim, dim, blocks=2, bias=not as_printed)
         if as_printed:
             # Without the inner sigmoid a zero vector would be stuck: its product has no gradient
             # towards the matrix.

@@ -5,8 +5,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-IGNORED = -1
-"""Target of a padded position: it costs nothing and is not counted."""
+from sparing.padding import IGNORED as IGNORED
 
 
 class Head(Protocol):

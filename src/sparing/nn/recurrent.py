@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.nn.attention import compute_dtype
+from sparing.nn.stacked import StackedLinear
 from sparing.ops.dropout import dropout
 from sparing.ops.gated_scan import gated_scan
 
@@ -121,7 +122,7 @@ class QRNNCore(nn.Module):
             raise ValueError(f"a QRNN's window must be 1 or 2, not {window}")
         input_dim = input_dim or dim
         self.window, self.zoneout, self.weight_drop = window, zoneout, weight_drop
-        self.gates = nn.Linear(window * input_dim, 3 * dim)
+        self.gates = StackedLinear(window * input_dim, dim, blocks=3)
         self.state_names: tuple[str, ...] = ("cell", "input")[:window]
         self.state_dims = (dim, input_dim)[:window]
 

@@ -54,7 +54,10 @@ def draw_course(diary: Diary) -> "Figure":
     """A line per head over the steps of a run, coloured by layer."""
     names = sorted({name for entry in diary.entries for name in entry if NAME.fullmatch(name)})
     if not names:
-        raise UserError(f"the journal of run {diary.name} tells no spans")
+        raise UserError(
+            f"run {diary.name} has noted no spans in its journal yet: "
+            "train it for at least train.log_every steps"
+        )
     heads = {name: _head(name) for name in names}
     depth = 1 + max(layer for layer, _ in heads.values())
     figure, last = new_figure(9.5, 5.2), {}

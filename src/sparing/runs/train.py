@@ -70,6 +70,8 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
             desk.bar.close()
             desk.journal.close()
         folder.note_results(_summary(training, folder))
+    if not signal:
+        _refuse_divergence(training, folder)
     return signal
 
 
@@ -192,6 +194,20 @@ def _judge(
     protocol = "bytes" if run.data.newlines else "no-newlines"
     result = carried(model, split, hardware, batch=e.batch, segment=e.segment, protocol=protocol)
     return result.to_json()
+
+
+def _refuse_divergence(training: Training, folder: RunFolder) -> None:
+    """A run that ends without a finite loss has not done what was asked for."""
+    p, entries = training.progress, journal.read(folder.metrics)
+    judged = [entry["step"] for entry in entries if entry["kind"] == "valid"]
+    if p.step in judged and p.bad < max(1, p.step):
+        return
+    what = f"valid loss at step {p.step}" if p.step not in judged else "loss of every step"
+    kept = checkpoint.exists(folder.checkpoints, "best")
+    raise UserError(
+        f"run {folder.path} diverged: the {what} is not finite; lower optim.lr or optim.clip"
+        f"{' (best still holds the best weights there were)' if kept else ''}"
+    )
 
 
 def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:

@@ -183,6 +183,17 @@ def _same_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, 
     raise UserError(f"{path} belongs to another model: {differing[0]}")
 
 
+def _sound(folder: Path, name: str) -> bool:
+    path = located(folder, name)
+    try:
+        if path is not None:
+            _verify(path, _manifest(path / MANIFEST)["files"])
+            read_object(path / CURSOR)
+    except (UserError, OSError):
+        return False
+    return path is not None
+
+
 def _others(folder: Path, but: str = "") -> str:
-    names = [name for name in present(folder) if name != but]
+    names = [name for name in present(folder) if name != but and _sound(folder, name)]
     return f"; still there: {', '.join(names)} (choose with --checkpoint)" if names else ""

@@ -1,5 +1,7 @@
 """The recipes of PAR: the seed's settings, the size of what is retrained, rules of equal depth."""
 
+from dataclasses import replace
+
 import pytest
 
 from sparing.models.cost import cost
@@ -24,8 +26,10 @@ def test_the_seed_s_search_has_the_seed_s_settings() -> None:
     assert "39.41" in expectation("wikitext2_par_search")
 
 
-def test_what_is_retrained_has_at_most_four_million_parameters() -> None:
+@pytest.mark.parametrize("pattern", ["xfxfxf", "xxxxxx", "ffffff"])
+def test_what_is_retrained_has_at_most_four_million_parameters(pattern: str) -> None:
     run = recipe("wikitext2_par")
+    run = replace(run, model=replace(run.model, pattern=pattern))
     assert cost(build_model(run, "meta")).parameters_training <= 4_000_000
     assert run.train.minutes <= 5
 

@@ -1,0 +1,25 @@
+"""`sparing data` from the command line."""
+
+from pathlib import Path
+
+from tests.cli.conftest import Sparing
+
+
+def test_cut_offs_of_a_text_of_ones_own(corpus: Path, sparing: Sparing) -> None:
+    words = ("data", "cutoffs", corpus, "--clusters", 2, "--dim", 16, "--align", 4)
+    found = sparing(*words, "--json").json()
+    assert len(found["cutoffs"]) == 2
+    assert [(cut + 2) % 4 for cut in found["cutoffs"]] == [0, 0]
+    assert found["head"]["words"] == found["cutoffs"][0]
+    shares = [found[part]["share_of_tokens"] for part in ("head", "cluster 1", "cluster 2")]
+    assert abs(sum(shares) - 1) < 1e-9
+    assert shares[0] > 0.5
+    assert 0 < found["of_plain"] < 1
+    said = sparing(*words).out
+    assert said.startswith(f"cutoffs        {','.join(map(str, found['cutoffs']))}\n")
+
+
+def test_cut_offs_that_cannot_be_are_refused(corpus: Path, sparing: Sparing) -> None:
+    said = sparing("data", "cutoffs", corpus, "--vocab", "bytes", "--head", 250)
+    assert said.status == 2
+    assert "256 words cannot be cut 3 times with at least 250 in the head" in said.err

@@ -1,0 +1,53 @@
+"""Help and complaints name things as we do."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from tests.cli.conftest import Sparing
+
+from sparing.cli.main import app
+
+PYTHON = re.compile(r"<(list\[\w+\]|int|float|str|path|Path|int,int)>|INTEGER")
+
+
+def paths(command: Any, *above: str) -> Iterator[tuple[str, ...]]:
+    yield above
+    for name, below in getattr(command, "commands", {}).items():
+        yield from paths(below, *above, name)
+
+
+def test_no_help_speaks_of_types_of_python(sparing: Sparing) -> None:
+    verbs = list(paths(typer.main.get_command(app)))
+    assert len(verbs) > 12
+    for verb in verbs:
+        said = sparing(*verb, "--help")
+        assert said.status == 0
+        assert not PYTHON.search(said.out), said.out
+    generate = sparing("generate", "--help").out
+    assert "--length N" in generate
+    assert "--prompt TEXT" in generate
+    assert re.search(r"^  RUN +\[required\]$", generate, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["train", "quickstart", "--minutes", "abc"], "--minutes takes a number"),
+        (["generate", "run", "--length", "1.5"], "--length takes a whole number"),
+        (["evaluate", "run", "--split", "tset"], "unknown --split 'tset'; did you mean 'test'?"),
+        (["train", "--quite"], "unknown option '--quite'; did you mean '--quiet'?"),
+        (["train", "--xyzzy"], "unknown option '--xyzzy'; --help lists them"),
+        (["evaluate"], "RUN is missing; --help says what it is"),
+        (["bench", "trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["train", "quickstart", "--set"], "--set needs a value"),
+        (["bench", "span", "--limits", "3"], "--limits needs 2 values"),
+        (["train", "quickstart", "--resume=1"], "--resume takes no value"),
+        (["train", "quickstart", "b", "c"], "too many words: b c"),
+    ],
+)
+def test_complaints_are_ours(command: list[str], sentence: str, sparing: Sparing) -> None:
+    said = sparing(*command)
+    assert (said.status, said.err) == (2, f"sparing: {sentence}\n")

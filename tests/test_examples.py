@@ -1,0 +1,69 @@
+"""The notebooks: whole, without leftovers, and running from the first cell to the last."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from sparing.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+VERBS = {"par_search": {"search", "derive"}}
+"""What a notebook needs of the command line."""
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+
+
+def cells(path: Path, kind: str) -> list[dict[str, Any]]:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def program(path: Path) -> str:
+    return "\n\n".join("".join(cell["source"]) for cell in cells(path, "code"))
+
+
+@every_notebook
+def test_a_notebook_is_a_program_without_leftovers(path: Path) -> None:
+    compile(program(path), str(path), "exec")
+    assert all(not cell["outputs"] and not cell["execution_count"] for cell in cells(path, "code"))
+    assert "/work/" not in path.read_text(encoding="utf-8")
+    assert len(cells(path, "markdown")) > 3
+
+
+@every_notebook
+def test_a_notebook_runs_at_toy_size(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    missing = VERBS[path.stem] - set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]  # a group
+    if missing:
+        pytest.skip(f"there is no sparing {sorted(missing)[0]} yet")
+    (tmp_path / "cells.py").write_text(program(path), encoding="utf-8")
+    environment = {
+        **os.environ,
+        "SPARING_NOTEBOOK": "toy",
+        "SPARING_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(ROOT / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "cells.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if path.stem == "par_search":
+        assert {"pi.png", "pi.gif"} <= {file.name for file in (tmp_path / "runs").rglob("pi.*")}
+        assert (tmp_path / "runs" / "curves.png").exists()
+        figures = json.loads((tmp_path / "runs" / "derived" / "results.json").read_text())
+        assert 0 < figures["test"]["bits_per_byte"] < 9
