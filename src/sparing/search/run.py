@@ -76,10 +76,9 @@ def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any
         raise UserError(f"stacks must be at least 1, not {stacks}")
     letters = "".join(sorted({*c.candidates, *c.letters}))
     table = measured(run, letters, hardware)
-    found = prices(run, letters, hardware, "time")
     flat = dict.fromkeys(letters, 1.0)
     drawn = [at_random(len(c.letters), flat, len(c.letters), seed=seed) for seed in range(stacks)]
-    return {"regimes": table["regimes"], **additivity(run, found, drawn, hardware)}
+    return {"regimes": table["regimes"], **additivity(run, letters, drawn, hardware)}
 
 
 def conclude(folder: RunFolder) -> dict[str, Any]:
