@@ -28,7 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": BASE | {"models", "data", "evaluate", "generate", "train"},
     "plot": BASE | {"models", "data", "evaluate", "generate", "train", "runs"},
     "bench": BASE | {"models", "data", "evaluate", "generate", "train", "runs", "nn", "ops"},
-    "cli": BASE | {"models", "data", "evaluate", "generate", "train", "runs", "plot", "bench"},
+    "search": BASE | {"models", "data", "evaluate", "train", "runs", "plot", "bench"},
+    "cli": BASE
+    | {"models", "data", "evaluate", "generate", "train", "runs", "plot", "bench", "search"},
     "__main__": {"cli"},
 }
 ONLY_THE_API = {"train", "evaluate", "generate"}

@@ -189,10 +189,12 @@ def described(config: Any, where: str = "") -> list[tuple[str, Any, str]]:
 
 
 def _field_notes(kind: type) -> dict[str, str]:
-    """Docstrings under fields; Python does not keep them, the source does."""
+    """Docstrings under fields, inherited ones too; Python does not keep them, the source does."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
-    return {
+    base = kind.__base__
+    inherited = _field_notes(base) if base and dataclasses.is_dataclass(base) else {}
+    return inherited | {
         field.target.id: " ".join(str(note.value.value).split())
         for field, note in itertools.pairwise(body.body)
         if isinstance(field, ast.AnnAssign)

@@ -84,3 +84,19 @@ def test_bad_input_is_one_line(sparing: Sparing, words: list[str], answer: str) 
     assert said.status == 2
     assert len(said.err.splitlines()) == 1
     assert answer in said.err
+
+
+def test_cost_tells_what_blocks_cost_and_whether_it_adds_up(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparing.search import cost
+
+    monkeypatch.setattr(cost, "TURNS", 1)
+    monkeypatch.setattr(cost, "LAPS", 1)
+    small = ["--set", "model.dim=8", "--set", "model.boom_dim=8", "--set", "model.head_dim=4"]
+    report = sparing("bench", "cost", *small, *FEW[:-2], "--stacks", "3", "--json").json()
+    assert set(report["regimes"]) == {"train", "prefill", "decode"}
+    assert set(report["regimes"]["decode"]["blocks_ms"]) == set("lsaxgbfi")
+    assert len(report["stacks"]) == 3
+    assert report["mean_error"] >= 0
+    assert sparing("bench", "cost", "quickstart", *CPU).status == 2

@@ -148,7 +148,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack gelu": _stack("aif", activation="gelu"),
     "stack of Transformer-XL": _stack("xfxf"),
     "stack of SHA-RNN": _stack("lb lsb lb", tied=True),
-    "stack of scans": _stack("gfgif", cutoffs=(3, 7), shrink=2),
+    "stack of scans": _stack("gfgif", cutoffs=(3, 7), shrink=2, tied=True),
     "supernet": _supernet("xfxf"),
     "supernet of PAR": _supernet(
         "xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"

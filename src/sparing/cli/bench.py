@@ -24,9 +24,10 @@ from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
+from sparing.search.run import bench_cost
 
 app = typer.Typer(
-    help="Benchmarks: train, generate, evaluate, span, cutoffs.", no_args_is_help=True
+    help="Benchmarks: train, generate, evaluate, span, cutoffs, cost.", no_args_is_help=True
 )
 
 DEFAULT = "enwik8_sha_rnn"
@@ -166,6 +167,22 @@ def cutoffs(
     }
     origin = {**provenance(hardware, 0), "processor": processor()}
     _tell({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
+
+
+@app.command()
+def cost(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "toy_par_search",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    stacks: Annotated[int, typer.Option(help="Random stacks to check the sum on.")] = 20,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """What each block of a search costs here, and whether costs add up."""
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
 def _measure(

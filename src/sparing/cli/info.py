@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sparing.cli.options import Json, Settings, show
+from sparing.cli.train import recipe_file
 from sparing.config import described
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
@@ -50,6 +51,8 @@ def info(
 
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
     path = Path(name)
+    if name.endswith(".json"):
+        return recipe_file(path), {"recipe": name}
     if name in RECIPES or not (path.exists() or "/" in name):
         return recipe(name), {"recipe": name, "about": expectation(name)}
     folder = open_run(path)

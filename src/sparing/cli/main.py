@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from sparing import __version__
-from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, train
+from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, search, train
 from sparing.cli.words import name_values, reworded
 from sparing.errors import UserError
 
@@ -26,6 +26,9 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("generate")(generate.generate)
 app.command("score")(score.score)
+app.command("search")(search.search)
+app.command("derive")(search.derive)
+app.command("board")(search.board)
 app.command("plot")(plot.plot)
 app.command("import")(import_.import_)
 app.add_typer(bench.app, name="bench")

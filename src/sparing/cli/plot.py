@@ -22,8 +22,9 @@ from sparing.plot.focus import draw_focus, draw_memory_use, look
 from sparing.plot.series import XAxis, origin, read_diaries, short_names
 from sparing.plot.spans import draw_course, draw_spans, head_windows
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
+from sparing.search.run import draw as draw_search
 
-What = Literal["curves", "focus", "context", "spans"]
+What = Literal["curves", "focus", "context", "spans", "pi"]
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
@@ -57,7 +58,8 @@ def plot(
     what: Annotated[
         What,
         typer.Option(
-            help="Curves of training, focus of the attention, loss against context, or spans."
+            help="Curves of training, focus of the attention, loss against context, spans, or "
+            "the preferences of a search (pi)."
         ),
     ] = "curves",
     axis: Annotated[XAxis | None, typer.Option("--x", help="Axis of the curves.")] = None,
@@ -93,6 +95,8 @@ def plot(
     if what == "curves":
         figure = draw_curves(runs, axis or "steps", [parse_line(line) for line in lines or []])
         written = save(figure, path, svg=svg)
+    elif what == "pi":
+        written = draw_search(folders[0], path, svg=svg)
     else:
         wish = Wish(
             text=text,
@@ -108,7 +112,7 @@ def plot(
 
 
 def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
-    if len(folders) > 1 and what in ("focus", "spans"):
+    if len(folders) > 1 and what in ("focus", "spans", "pi"):
         raise UserError(f"{what} is drawn for one run at a time, not for {len(folders)}")
     if len(folders) > 1 and out is None:
         raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")

@@ -9,7 +9,8 @@ import typer
 from sparing.cli.options import Device, Settings, Source
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
-from sparing.runs.config import RunConfig, with_settings
+from sparing.files import read_object
+from sparing.runs.config import RunConfig, from_json, with_settings
 from sparing.runs.folder import open_run
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
@@ -18,7 +19,10 @@ from sparing.train.clock import process_age_s
 
 
 def train(
-    name: Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
+    ] = "",
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
     settings: Settings = None,
     minutes: Annotated[
@@ -39,8 +43,8 @@ def train(
     """Train a recipe. Ctrl-C ends it with a checkpoint; --resume goes on from there."""
     if checkpoint is not None and not resume:
         raise UserError("--checkpoint goes with --resume")
-    path = out or _default_path(name, resume=resume)
-    run = _settled(_base(name, path, resume=resume), settings or [], minutes, corpus)
+    path = out or default_path(name, resume=resume)
+    run = settled(named(name, path, resume=resume), settings or [], minutes, corpus)
     options = TrainOptions(
         device=device,
         resume=resume,
@@ -57,20 +61,32 @@ def train(
     return 0
 
 
-def _base(name: str, path: Path, *, resume: bool) -> RunConfig:
-    if not resume:
+def named(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
+    """The run a name stands for: a recipe, a recipe's file, or what is to be resumed in `path`."""
+    if not resume or path is None:
         if not name:
             raise UserError("name a recipe; `sparing recipes` lists them")
-        return recipe(name)
+        return recipe_file(Path(name)) if name.endswith(".json") else recipe(name)
     run = open_run(path).config()
     if name and name != run.recipe:
         raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
     return run
 
 
-def _settled(
+def recipe_file(path: Path) -> RunConfig:
+    """A run's complete settings from a file, such as `sparing derive` writes."""
+    try:
+        return from_json(read_object(path))
+    except UserError as problem:
+        if str(problem).startswith(str(path)):
+            raise
+        raise UserError(f"{path}: {problem}") from None
+
+
+def settled(
     run: RunConfig, settings: list[str], minutes: float | None, corpus: str | None
 ) -> RunConfig:
+    """The run with what the command line changes about it."""
     if minutes is not None:
         settings = [*settings, f"train.minutes={minutes}"]
         if run.train.steps or run.train.epochs:
@@ -101,8 +117,9 @@ def _only_budget(run: RunConfig, settings: list[str]) -> list[str]:
     return [*settings, *others]
 
 
-def _default_path(name: str, *, resume: bool) -> Path:
+def default_path(name: str, *, resume: bool) -> Path:
+    """A folder named after the recipe and the moment."""
     if resume:
         raise UserError("--resume needs --out, the folder of the run to go on with")
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{name or 'run'}-{stamp}"
+    return Path("runs") / f"{Path(name).stem or 'run'}-{stamp}"

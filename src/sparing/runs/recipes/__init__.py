@@ -5,13 +5,13 @@ from inspect import cleandoc
 
 from sparing.errors import unknown
 from sparing.runs.config import RunConfig
-from sparing.runs.recipes import adaptive_span, awd_lstm, mlstm, sha_rnn, stack, transformer_xl
+from sparing.runs.recipes import adaptive_span, awd_lstm, mlstm, par, sha_rnn, stack, transformer_xl
 
 Recipe = Callable[[], RunConfig]
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.__name__: recipe
-    for family in (sha_rnn, adaptive_span, transformer_xl, awd_lstm, mlstm, stack)
+    for family in (sha_rnn, adaptive_span, transformer_xl, awd_lstm, mlstm, stack, par)
     for recipe in family.RECIPES
 }
 

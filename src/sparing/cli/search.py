@@ -1,0 +1,117 @@
+"""`sparing search`, `derive` and `board`: which blocks a network needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparing import files
+from sparing.cli.options import Device, Json, Settings, Source, show
+from sparing.cli.train import default_path, named, settled
+from sparing.errors import UserError
+from sparing.runs.config import RunConfig, to_json
+from sparing.runs.folder import open_run
+from sparing.runs.train import TrainOptions
+from sparing.search.board import BoardOptions, table
+from sparing.search.board import board as make_board
+from sparing.search.cost import Currency, Regime
+from sparing.search.derive import derive as derive_run
+from sparing.search.run import Budget
+from sparing.search.run import search as search_run
+
+Minutes = Annotated[float | None, typer.Option(help="Train this long, annealed to the end of it.")]
+Corpus = Annotated[
+    str | None, typer.Option("--data", help="Corpus name, or a text file or folder of yours.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Into = Annotated[
+    str | None,
+    typer.Option("--into", metavar="RECIPE", help="Retrain with this recipe's settings."),
+]
+
+
+def search(
+    name: Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")] = "",
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Share of the baseline's cost that may be spent, such as 0.65."),
+    ] = None,
+    currency: Annotated[Currency, typer.Option(help="What the budget counts.")] = "time",
+    regime: Annotated[Regime, typer.Option(help="Whose time: see docs/models/par.md.")] = "train",
+    seed: Annotated[int | None, typer.Option(help="Of weights and noise.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
+    settings: Settings = None,
+    minutes: Minutes = None,
+    corpus: Corpus = None,
+    source: Source = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the search in --out.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    """Train a super-net, find out which blocks it needs, and write the recipe that retrains it."""
+    path = out or default_path(name, resume=resume)
+    if resume and (budget is not None or seed is not None):
+        raise UserError("--resume goes on with the search's own budget and seed; leave them out")
+    run = named(name, path, resume=resume)
+    more = [] if seed is None else [f"train.seed={seed}"]
+    run = settled(run, [*(settings or []), *more], minutes, corpus)
+    options = TrainOptions(device=device, resume=resume, source=source, progress=not quiet)
+    wish = None if budget is None else Budget(share=budget, currency=currency, regime=regime)
+    signal, found = search_run(run, path, options, wish)
+    if signal:
+        typer.echo(f"stopped; go on with: sparing search --resume --out {path}", err=True)
+        return 128 + signal
+    show({"run": str(path), **found}, as_json=as_json)
+    return 0
+
+
+def derive(
+    run: Annotated[Path, typer.Argument(metavar="RUN")],
+    into: Into = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Recipe to write as JSON.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The network a search found, as a recipe for `sparing train`."""
+    found = derive_run(open_run(run), None if into is None else named(into))
+    path = out or run / "recipe.json"
+    if path.suffix != ".json":
+        raise UserError(f"{path}: a recipe's file name must end in .json")
+    files.write_json(path, to_json(found))
+    show({"pattern": found.model.pattern, "recipe": str(path)}, as_json=as_json)
+
+
+def board(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Searches.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the board and its runs.")],
+    into: Into = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of every network.")] = 2,
+    chances: Annotated[
+        int, typer.Option("--random", help="Random networks of the searched one's cost.")
+    ] = 2,
+    settings: Settings = None,
+    minutes: Minutes = None,
+    source: Source = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    """Retrain searched networks, rules and random ones alike; a table and a picture.
+
+    What is finished stays: the same command goes on where it was stopped.
+    """
+    base: RunConfig = derive_run(open_run(runs[0])) if into is None else named(into)
+    base = settled(base, settings or [], minutes, None)
+    train = TrainOptions(device=device, source=source, progress=not quiet)
+    options = BoardOptions(seeds=seeds, chances=chances, train=train)
+    signal, record = make_board(runs, base, out, options)
+    if signal:
+        typer.echo("stopped; the same command goes on", err=True)
+        return 128 + signal
+    if as_json:
+        show(record, as_json=True)
+    else:
+        typer.echo(table(record["rows"]))
+    return 0

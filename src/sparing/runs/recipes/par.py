@@ -1,0 +1,219 @@
+"""Recipes of PAR: searches over blocks, and the stacks they are retrained as (arXiv:2009.04534)."""
+
+from dataclasses import replace
+
+from sparing.data.tokens import DataConfig
+from sparing.models.patterns import interleaved, par, sandwich, sha
+from sparing.models.stack import StackConfig
+from sparing.models.supernet import SupernetConfig
+from sparing.runs.config import EvaluateConfig, RunConfig
+from sparing.train.config import TrainConfig
+from sparing.train.optim import OptimConfig
+from sparing.train.schedule import ScheduleConfig
+
+PIECES = 12_000
+BYTES = 205
+SLOTS = 12
+
+
+def toy_par_search() -> RunConfig:
+    """Eight kinds of blocks compete in four slots on the source of Python; half a CPU minute.
+
+    It shows that every block takes part, not which one is needed.
+    """
+    return RunConfig(
+        recipe="toy_par_search",
+        family="supernet",
+        model=SupernetConfig(
+            vocab_size=256,
+            pattern="xfxf",
+            candidates="lsaxgbfi",
+            dim=32,
+            heads=2,
+            head_dim=16,
+            ff_dim=64,
+            boom_dim=64,
+            memory=64,
+            span_limit=64,
+            span_starts=(16.0, 48.0),
+            tau_end=0.3,
+            warmup=0.2,
+            turn=3,
+        ),
+        data=DataConfig(corpus="python-stdlib"),
+        train=TrainConfig(batch=16, segment=32, steps=200, log_every=10, evaluate_bytes=10_000),
+        optim=OptimConfig(name="muon", lr=0.02, architecture_lr=0.05),
+        schedule=ScheduleConfig(shape="linear", warmup=10, hold=0.5),
+        evaluate=EvaluateConfig(batch=16, segment=64),
+    )
+
+
+def wikitext2_par_search() -> RunConfig:
+    """The seed's own search: three candidates in six slots, WikiText-2 in 12,000 pieces, 20 epochs.
+
+    The seed reports 39.41 valid perplexity per piece (1.50 bits per character, 204 to 224 per
+    word) after 37 minutes on a Colab GPU, with noise. Its defects are mended: attention is scaled
+    by the root of its width and not rectified, every target counts once, evaluation has no noise.
+    """
+    return RunConfig(
+        recipe="wikitext2_par_search",
+        family="supernet",
+        model=SupernetConfig(
+            vocab_size=PIECES,
+            pattern=interleaved(6),
+            dim=128,
+            heads=4,
+            head_dim=32,
+            ff_dim=1024,
+            activation="relu",
+            memory=16,
+            dropout=0.1,
+            cutoffs=(250, 2500),
+            shrink=4,
+            reminder=False,
+        ),
+        data=DataConfig(corpus="wikitext-2", vocab="par-pieces"),
+        train=TrainConfig(batch=32, segment=32, epochs=20, log_every=100, checkpoint_every=3000),
+        optim=OptimConfig(name="adam", lr=1e-4),
+        schedule=ScheduleConfig(shape="cosine", warmup=4000),
+        evaluate=EvaluateConfig(batch=32, segment=32),
+    )
+
+
+def wikitext2_par() -> RunConfig:
+    """What a search on WikiText-2 is retrained as: at most 4M parameters, 4.5 minutes on an H200.
+
+    To beat: 39.41 valid perplexity per piece, the seed's; aimed at: 30. Muon, dropout on
+    everything, long segments, and a memory eight times the seed's. Put a searched pattern in by
+    `sparing derive RUN --into wikitext2_par`.
+    """
+    return RunConfig(
+        recipe="wikitext2_par",
+        family="stack",
+        model=StackConfig(
+            vocab_size=PIECES,
+            pattern="xfxfxf",
+            dim=192,
+            heads=4,
+            head_dim=48,
+            ff_dim=960,
+            memory=128,
+            dropout=0.2,
+            dropout_output=0.3,
+            dropout_words=0.1,
+            dropout_attention=0.1,
+            tied=True,
+        ),
+        data=DataConfig(corpus="wikitext-2", vocab="par-pieces"),
+        train=TrainConfig(
+            batch=32,
+            segment=128,
+            minutes=4.5,
+            log_every=100,
+            evaluate_every=2000,
+            checkpoint_every=5000,
+        ),
+        optim=OptimConfig(
+            name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
+        ),
+        schedule=ScheduleConfig(shape="linear", warmup=100, hold=0.3),
+        evaluate=EvaluateConfig(batch=32, segment=128),
+    )
+
+
+def enwik8_par_search() -> RunConfig:
+    """Three candidates in twelve slots on enwik8, weights and preferences by turns; 4 minutes.
+
+    For one H200, with `--budget 0.65`: a network at no more than 65 % of the interleaved one's
+    time per step. The paper keeps one attention block in five and saves 35 % (on its own kernels).
+    """
+    stack = enwik8_interleaved()
+    assert isinstance(stack.model, StackConfig)
+    return replace(
+        stack,
+        recipe="enwik8_par_search",
+        family="supernet",
+        model=SupernetConfig(
+            vocab_size=BYTES,
+            pattern=stack.model.pattern,
+            ff_dim=stack.model.ff_dim,
+            memory=stack.model.memory,
+            tau_start=2.0,
+            tau_end=0.2,
+            warmup=0.25,
+            turn=3,
+        ),
+        train=replace(stack.train, minutes=4.0, log_every=20),
+        optim=replace(stack.optim, architecture_lr=0.05),
+    )
+
+
+def enwik8_interleaved() -> RunConfig:
+    """Transformer-XL attention and feed-forward in turns, twelve blocks; 90 seconds on an H200.
+
+    The baseline of the board of PAR: short runs of equal time. The paper's network of 24 blocks
+    is published with 1.11 test bits per byte, after a training of unknown length.
+    """
+    return RunConfig(
+        recipe="enwik8_interleaved",
+        family="stack",
+        model=StackConfig(
+            vocab_size=BYTES, pattern=interleaved(SLOTS), ff_dim=2048, memory=512, reminder=True
+        ),
+        data=DataConfig(corpus="enwik8", vocab="symbols"),
+        train=TrainConfig(
+            batch=16,
+            segment=512,
+            minutes=1.5,
+            log_every=50,
+            evaluate_every=1000,
+            evaluate_bytes=500_000,
+            checkpoint_every=5000,
+        ),
+        optim=OptimConfig(
+            name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
+        ),
+        schedule=ScheduleConfig(shape="linear", warmup=50, hold=0.3),
+        evaluate=EvaluateConfig(batch=32, segment=512),
+    )
+
+
+def enwik8_par() -> RunConfig:
+    """PAR's rule instead of a search: one block in five attends, none in the last third.
+
+    Published for 24 blocks: 1.11 test bits per byte; here twelve, as `enwik8_interleaved`.
+    """
+    return _patterned("enwik8_par", par(SLOTS))
+
+
+def enwik8_sandwich() -> RunConfig:
+    """As many blocks of either kind as `enwik8_interleaved`: attention first, dense last.
+
+    Published for 48 blocks with adaptive spans: 0.968 test bits per byte (arXiv:1911.03864).
+    """
+    return _patterned("enwik8_sandwich", sandwich(SLOTS // 2, 2))
+
+
+def enwik8_sha_layout() -> RunConfig:
+    """SHA-RNN's layout in residual blocks: LSTM and Boom, one attention in the last layer but one.
+
+    No published figure: SHA-RNN's own recipe is `enwik8_sha_rnn`.
+    """
+    return _patterned("enwik8_sha_layout", sha(4))
+
+
+def _patterned(name: str, pattern: str) -> RunConfig:
+    base = enwik8_interleaved()
+    return replace(base, recipe=name, model=replace(base.model, pattern=pattern))
+
+
+RECIPES = (
+    toy_par_search,
+    wikitext2_par_search,
+    wikitext2_par,
+    enwik8_par_search,
+    enwik8_interleaved,
+    enwik8_par,
+    enwik8_sandwich,
+    enwik8_sha_layout,
+)

@@ -1,0 +1,1 @@
+"""Searching which blocks a network needs, under a measured budget (PAR)."""

@@ -1,0 +1,218 @@
+"""The board: searched networks beside the rules and beside chance, all retrained alike.
+
+Without its controls a searched network proves nothing: any network of that cost might do as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparing import device, files
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.loss import carried
+from sparing.models.cost import cost
+from sparing.models.patterns import at_random, cost_of, interleaved, par, sandwich
+from sparing.models.supernet import SupernetConfig
+from sparing.plot.figure import save
+from sparing.plot.pareto import Point, draw_pareto
+from sparing.runs.build import build_model
+from sparing.runs.config import RunConfig, to_json
+from sparing.runs.folder import RunFolder, is_run, load_model, open_run, prepare_for_run
+from sparing.runs.provenance import provenance
+from sparing.runs.train import TrainOptions, train
+from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
+from sparing.search.derive import derive, searched
+
+ATTENTION, DENSE = "xas", "fb"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoardOptions:
+    """Who stands on the board, and how often."""
+
+    seeds: int = 2
+    """Trainings of every network."""
+    chances: int = 2
+    """Random networks that cost what the first searched one does."""
+    train: TrainOptions
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or self.chances < 0:
+            raise UserError("a board needs at least one seed, and no fewer than 0 random networks")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A network on the board."""
+
+    name: str
+    kind: str
+    pattern: str
+
+
+def entries(searches: Sequence[RunFolder], costs: Mapping[str, float], chances: int) -> list[Entry]:
+    """Searched networks, the one they started against, the rules, and random ones."""
+    c = searched(searches[0])
+    found = [
+        Entry(f"searched-{number}", "searched", derive(folder).model.letters)
+        for number, folder in enumerate(searches, start=1)
+    ]
+    found += _rules(c)
+    target = cost_of(found[0].pattern, costs)
+    for seed in range(chances):
+        drawn = at_random(len(c.letters), costs, target, seed=seed).replace("i", "")
+        found.append(Entry(f"random-{seed + 1}", "random, equal cost", drawn))
+    # The same network twice would be trained twice: the first to name it stands.
+    return list({entry.pattern: entry for entry in reversed(found)}.values())[::-1]
+
+
+def board(
+    searches: Sequence[Path], base: RunConfig | None, out: Path, options: BoardOptions
+) -> tuple[int, dict[str, Any]]:
+    """Train whoever is missing, measure all, write table and picture; a signal that came, or 0."""
+    folders = [open_run(path) for path in searches]
+    run = base or derive(folders[0])
+    hardware = device.pick(options.train.device, run.train.precision)
+    costs = _costs(folders[0], hardware)
+    standing = entries(folders, costs, options.chances)
+    times: dict[str, dict[str, float]] = {
+        regime: timed_patterns(run, [entry.pattern for entry in standing], hardware, regime)
+        for regime in REGIMES
+    }
+    for seed in range(options.seeds):
+        for entry in standing:
+            own = replace(as_stack(run, entry.pattern), train=_seeded(run, seed))
+            signal = _trained(own, out / f"{entry.name}-seed{seed + 1}", options.train, hardware)
+            if signal:
+                return signal, {}
+    rows = [_row(run, entry, times, out, options.seeds) for entry in standing]
+    start = next(row for row in rows if row["pattern"] == searched(folders[0]).letters)
+    for row in rows:
+        row["share_of_time"] = row["train_ms"] / start["train_ms"]
+    record = {"rows": rows, "run": to_json(run), **provenance(hardware, run.train.seed)}
+    write(record, out)
+    return 0, record
+
+
+def write(record: Mapping[str, Any], out: Path) -> None:
+    """`board.json`, `board.md` and, where matplotlib is installed, `pareto.png`."""
+    files.write_json(out / "board.json", record)
+    with files.writing(out / "board.md") as scratch:
+        scratch.write_text(table(record["rows"]), encoding="utf-8")
+    points = [
+        Point(row["name"], row["kind"], row["train_ms"], row["valid"], row["valid_spread"])
+        for row in record["rows"]
+    ]
+    recipe = record["run"]["recipe"]
+    about = [f"{recipe} · commit {record['commit']} · {record['device']}"]
+    figure = draw_pareto(
+        points, f"Networks of {recipe}", x="milliseconds per training step", about=about
+    )
+    save(figure, out / "pareto.png")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The board for people, best first."""
+    heads = ["network", "pattern", "parameters", "step ms", "of baseline", "prefill ms", "token ms"]
+    heads += ["steps", "valid bits/byte", "± seeds", "test bits/byte", "test ppl/token"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in sorted(rows, key=lambda each: float(each["valid"])):
+        cells = (
+            row["name"],
+            f"`{row['pattern']}`",
+            f"{row['parameters'] / 1e6:.2f}M",
+            f"{row['train_ms']:.2f}",
+            f"{row['share_of_time']:.0%}",
+            f"{row['prefill_ms']:.2f}",
+            f"{row['decode_ms']:.2f}",
+            f"{row['steps']:,.0f}",
+            f"{row['valid']:.4f}",
+            f"{row['valid_spread']:.4f}",
+            f"{row['test']:.4f}",
+            f"{row['test_perplexity']:.2f}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _rules(c: SupernetConfig) -> list[Entry]:
+    depth, known = len(c.letters), {*c.candidates, *c.letters}
+    found = [Entry("baseline", "baseline", c.letters)]
+    attention = next((letter for letter in ATTENTION if letter in known), None)
+    dense = next((letter for letter in DENSE if letter in known), None)
+    if attention is None or dense is None:
+        return found
+    found.append(Entry("interleaved", "rule", interleaved(depth, attention, dense)))
+    if depth >= 5:
+        found.append(Entry("par", "rule", par(depth, 5, attention, dense)))
+    if depth >= 4:
+        ends = max(1, depth // 6)
+        found.append(Entry("sandwich", "rule", sandwich(depth // 2, ends, attention, dense)))
+    return found
+
+
+def _costs(folder: RunFolder, hardware: Hardware) -> dict[str, float]:
+    """As the search was told, or measured now."""
+    c, run = searched(folder), folder.config()
+    if c.costs:
+        return c.price_list
+    return dict(prices(run, c.candidates, hardware, "time").blocks)
+
+
+def _seeded(run: RunConfig, seed: int) -> Any:
+    return replace(run.train, seed=run.train.seed + seed)
+
+
+def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardware) -> int:
+    """Train and test one network, unless that is done; go on where it was cut."""
+    if (
+        is_run(path)
+        and (path / "results.json").exists()
+        and "test" in open_run(path).read("results")
+    ):
+        return 0
+    signal = train(run, path, replace(options, resume=is_run(path)))
+    if signal:
+        return signal
+    folder, e = open_run(path), run.evaluate
+    tokens = prepare_for_run(folder, run.data, options.source, progress=False)
+    protocol = "bytes" if run.data.newlines else "no-newlines"
+    found = carried(
+        load_model(folder, hardware),
+        tokens.split("test"),
+        hardware,
+        batch=e.batch,
+        segment=e.segment,
+        protocol=protocol,
+    )
+    name = folder.checkpoint()
+    about = {"checkpoint": name, "step": folder.step(name), "precision": hardware.precision}
+    folder.note_results({"test": {"split": "test", **found.to_json(), **about}})
+    return 0
+
+
+def _row(
+    run: RunConfig, entry: Entry, times: Mapping[str, Mapping[str, float]], out: Path, seeds: int
+) -> dict[str, Any]:
+    read = [open_run(out / f"{entry.name}-seed{seed + 1}").read("results") for seed in range(seeds)]
+    valid = [each["best_valid"]["bits_per_byte"] for each in read]
+    test = [each["test"]["bits_per_byte"] for each in read]
+    perplexity = [each["test"]["perplexity_per_token"] for each in read]
+    price = cost(build_model(as_stack(run, entry.pattern), "meta"))
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "pattern": entry.pattern,
+        "parameters": price.parameters_training,
+        "flops_per_token": price.flops_per_token,
+        **{f"{regime}_ms": found[entry.pattern] for regime, found in times.items()},
+        "steps": sum(each["training"]["steps"] for each in read) / seeds,
+        "valid": sum(valid) / seeds,
+        "valid_spread": (max(valid) - min(valid)) / 2,
+        "valid_by_seed": valid,
+        "test": sum(test) / seeds,
+        "test_by_seed": test,
+        "test_perplexity": sum(perplexity) / seeds,
+    }

@@ -1,0 +1,187 @@
+"""What a block costs on this machine: measured in place, kept, and checked for adding up.
+
+A candidate's time is what a whole step takes longer for each of it in a stack; so it holds
+launches, optimizer and all. Counting FLOPs instead would rank blocks wrongly: an LSTM waits, an
+attention with cached keys does not.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from sparing import config, files
+from sparing.bench.timing import Task, interleaved, spread
+from sparing.bench.train import Stepper
+from sparing.data.fetch import home
+from sparing.device import Hardware
+from sparing.models import FAMILIES
+from sparing.models.api import size_bytes
+from sparing.models.cost import cost
+from sparing.models.patterns import cost_of
+from sparing.models.stack import Stack, StackConfig, branch
+from sparing.runs.build import build_model, prepare_for
+from sparing.runs.config import RunConfig
+
+Regime = Literal["train", "prefill", "decode"]
+Currency = Literal["time", "parameters", "flops"]
+REGIMES: tuple[Regime, ...] = ("train", "prefill", "decode")
+FORMAT = 1
+COPIES = 4
+"""Of a candidate in the stack that is timed: enough to stand out from what is not a block."""
+TURNS = 6
+LAPS = 3
+PATIENCE = 64
+"""Segments after which a memory that still grows is taken as it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prices:
+    """What candidates cost, in one currency."""
+
+    unit: str
+    fixed: float
+    """What everything that is not a block costs."""
+    blocks: Mapping[str, float]
+    """By letter; the identity is free."""
+
+    def of(self, pattern: str) -> float:
+        """A whole network's."""
+        return self.fixed + cost_of("".join(pattern.split()), self.blocks)
+
+
+def as_stack(run: RunConfig, pattern: str) -> RunConfig:
+    """The same run as a plain stack of this pattern."""
+    own = {name: getattr(run.model, name) for name in config.to_json(_plain(run))}
+    return replace(run, family="stack", model=StackConfig(**{**own, "pattern": pattern}))
+
+
+def prices(
+    run: RunConfig, letters: str, hardware: Hardware, currency: Currency, regime: Regime = "train"
+) -> Prices:
+    """What each letter costs in a network with this run's settings."""
+    if currency == "time":
+        table = measured(run, letters, hardware)
+        found = table["regimes"][regime]
+        return Prices(unit=f"ms, {regime}", fixed=found["fixed_ms"], blocks=found["blocks_ms"])
+    with torch.device("meta"):
+        blocks = {letter: branch(letter, _plain(run)) for letter in letters}
+        bare = Stack(replace(_plain(run), pattern="i"))
+    if currency == "flops":
+        each = {letter: block.flops_per_token() for letter, block in blocks.items()}
+        return Prices(unit="FLOPs per token", fixed=bare.flops_per_token(), blocks=each)
+    each = {x: float(sum(p.numel() for p in block.parameters())) for x, block in blocks.items()}
+    whole = float(cost(bare).parameters_training)
+    return Prices(unit="parameters", fixed=whole, blocks=each)
+
+
+def measured(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
+    """The table of times; from the shelf where this machine has measured this shape before."""
+    about = _about(run, letters, hardware)
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    path = home() / "costs" / f"{digest}.json"
+    if path.exists():
+        stored = files.read_object(path)
+        if stored.get("about") == about:
+            return stored
+    regimes = {regime: _table(run, letters, hardware, regime) for regime in REGIMES}
+    table = {"format": FORMAT, "about": about, "regimes": regimes}
+    files.write_json(path, table)
+    return table
+
+
+def timed_patterns(
+    run: RunConfig, patterns: Sequence[str], hardware: Hardware, regime: Regime = "train"
+) -> dict[str, float]:
+    """Median milliseconds of whole networks, taken in turns so that all meet the same machine."""
+    tasks = {pattern: _task(as_stack(run, pattern), hardware, regime) for pattern in patterns}
+    durations = interleaved(tasks, TURNS, hardware, laps=LAPS)
+    return {pattern: 1000 * spread(each).median for pattern, each in durations.items()}
+
+
+def additivity(
+    run: RunConfig, table: Prices, patterns: Sequence[str], hardware: Hardware
+) -> dict[str, Any]:
+    """Predicted against measured training time of stacks, and the mean error as a share."""
+    found = timed_patterns(run, patterns, hardware)
+    rows = [
+        {"pattern": pattern, "measured_ms": measured_ms, "predicted_ms": table.of(pattern)}
+        for pattern, measured_ms in found.items()
+    ]
+    errors = [abs(table.of(pattern) / measured_ms - 1) for pattern, measured_ms in found.items()]
+    return {"stacks": rows, "mean_error": sum(errors) / len(errors), "worst_error": max(errors)}
+
+
+def _plain(run: RunConfig) -> StackConfig:
+    """A super-net's or a stack's settings as a stack's."""
+    assert isinstance(run.model, StackConfig)
+    names = FAMILIES["stack"].config.__dataclass_fields__
+    return StackConfig(**{name: getattr(run.model, name) for name in names})
+
+
+def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
+    """Everything a time depends on."""
+    shape = config.to_json(_plain(run))
+    del shape["pattern"]
+    train, evaluate = config.to_json(run.train), config.to_json(run.evaluate)
+    work = {name: train[name] for name in ("batch", "segment", "batch_split", "compiled")}
+    return {
+        "model": shape,
+        "train": work,
+        "evaluate": evaluate,
+        "optimizer": run.optim.name,
+        "letters": "".join(sorted(set(letters) - {"i"})),
+        "device": hardware.describe(),
+        "precision": hardware.precision,
+        "torch": torch.__version__,
+    }
+
+
+def _table(run: RunConfig, letters: str, hardware: Hardware, regime: Regime) -> dict[str, Any]:
+    others = sorted(set(letters) - {"i"})
+    found = timed_patterns(run, ["i", *(letter * COPIES for letter in others)], hardware, regime)
+    fixed = found["i"]
+    each = {x: max(0.0, found[x * COPIES] - fixed) / COPIES for x in others}
+    return {"fixed_ms": fixed, "blocks_ms": {**each, **({"i": 0.0} if "i" in letters else {})}}
+
+
+def _task(run: RunConfig, hardware: Hardware, regime: Regime) -> Task:
+    if regime != "train":
+        return _Reader(run, hardware, one_token=regime == "decode")
+    # Regularisation that draws numbers is part of a step; a loss that is not finite is not.
+    stepper = Stepper(run, hardware)
+    stepper.warm_up()
+    return stepper
+
+
+class _Reader:
+    """Reads with full memory and without gradients: a segment at a time, or one token."""
+
+    def __init__(self, run: RunConfig, hardware: Hardware, *, one_token: bool) -> None:
+        model = build_model(run, hardware.device).eval()
+        self.model = prepare_for(hardware, model, compiled=run.train.compiled)
+        self.hardware = hardware
+        batch, length = (1, 1) if one_token else (run.evaluate.batch, run.evaluate.segment)
+        shape, size = (batch, run.evaluate.segment), run.model.vocab_size
+        tokens_BT = torch.randint(size, shape, device=hardware.device)
+        with torch.no_grad():
+            self.state = self.model.initial_state(batch)
+        for _ in range(PATIENCE):
+            before = size_bytes(self.state)
+            self.state = self._read(tokens_BT)
+            if size_bytes(self.state) == before:
+                break
+        self.tokens_BT = tokens_BT[:, :length]
+        self()
+
+    def __call__(self) -> None:
+        self.state = self._read(self.tokens_BT)
+
+    def _read(self, tokens_BT: torch.Tensor) -> Any:
+        with torch.no_grad(), self.hardware.autocast():
+            out = self.model(tokens_BT, self.state)
+            self.model.head.logits(out.hidden_BTD[:, -1])
+        return out.state

@@ -1,0 +1,60 @@
+"""From a finished search to a discrete network: its pattern, and the run that retrains it."""
+
+from dataclasses import replace
+
+import torch
+
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.models.patterns import cost_of, likeliest
+from sparing.models.stack import StackConfig
+from sparing.models.supernet import Supernet, SupernetConfig
+from sparing.runs.config import RunConfig
+from sparing.runs.folder import RunFolder, load_model
+from sparing.search.cost import as_stack
+
+CPU = Hardware(torch.device("cpu"), "float32")
+
+
+def searched(folder: RunFolder) -> SupernetConfig:
+    """The settings of a search; refused where the run is none."""
+    found = folder.config()
+    if not isinstance(found.model, SupernetConfig):
+        raise UserError(f"run {folder.path} is no search but a {found.family}; nothing to derive")
+    return found.model
+
+
+def derive_pattern(folder: RunFolder) -> str:
+    """The most probable pattern of the last checkpoint that fits the budget, identities left out.
+
+    The last, not the best: a super-net's valid loss says nothing about its preferences.
+    """
+    c, model = searched(folder), load_model(folder, CPU, "last")
+    assert isinstance(model, Supernet)
+    ceiling = None if c.budget is None else c.ceiling
+    pattern = likeliest(model.chances(), c.price_list if c.costs else {}, ceiling)
+    kept = pattern.replace("i", "")
+    if not kept:
+        raise UserError(f"the search in {folder.path} ended with identities alone; search longer")
+    return kept
+
+
+def derive(folder: RunFolder, into: RunConfig | None = None) -> RunConfig:
+    """The run that trains the derived network from scratch.
+
+    It has the search's own settings, or those of `into`, whose pattern is replaced.
+    """
+    pattern, run = derive_pattern(folder), folder.config()
+    if into is None:
+        return replace(as_stack(run, pattern), recipe=f"{run.recipe}_derived")
+    if not isinstance(into.model, StackConfig) or isinstance(into.model, SupernetConfig):
+        raise UserError(f"recipe {into.recipe} is no stack; its blocks cannot be replaced")
+    return replace(into, model=replace(into.model, pattern=pattern))
+
+
+def share_of_budget(c: SupernetConfig, pattern: str) -> float | None:
+    """Cost of a pattern as a share of the network the search started against."""
+    if not c.costs:
+        return None
+    whole = c.fixed_cost + cost_of(c.letters, c.price_list)
+    return (c.fixed_cost + cost_of(pattern, c.price_list)) / whole

@@ -1,0 +1,112 @@
+"""One search from a recipe to a pattern: price the blocks, train the super-net, derive, tell."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparing import device
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.models.patterns import at_random
+from sparing.models.supernet import SupernetConfig
+from sparing.plot.figure import save
+from sparing.plot.pi import draw_cooling, draw_pi, frames, save_film
+from sparing.plot.series import read_diaries
+from sparing.runs.config import RunConfig, to_json
+from sparing.runs.folder import RunFolder, open_run
+from sparing.runs.train import TrainOptions, train
+from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
+from sparing.search.derive import derive, searched, share_of_budget
+from sparing.search.log import write_log
+
+RECIPE = "recipe"
+"""The derived run's file in the search's folder."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """How much may be spent, and of what."""
+
+    share: float
+    """Of the cost of the network the search starts against."""
+    currency: Currency = "time"
+    regime: Regime = "train"
+
+
+def supernet_of(run: RunConfig) -> SupernetConfig:
+    """The settings of a recipe's search; refused where it has none."""
+    if not isinstance(run.model, SupernetConfig):
+        raise UserError(f"recipe {run.recipe} is no search; `sparing recipes` names those that are")
+    return run.model
+
+
+def priced(run: RunConfig, budget: Budget, hardware: Hardware) -> RunConfig:
+    """The same search with a budget, and what its blocks cost."""
+    c = supernet_of(run)
+    letters = "".join(sorted({*c.candidates, *c.letters}))
+    found = prices(run, letters, hardware, budget.currency, budget.regime)
+    costs = tuple(round(found.blocks[letter], 6) for letter in c.candidates)
+    try:
+        model = replace(c, costs=costs, fixed_cost=round(found.fixed, 6), budget=budget.share)
+    except ValueError as problem:
+        raise UserError(f"{problem}; {_listed(found)}") from None
+    return replace(run, model=model)
+
+
+def search(
+    run: RunConfig, path: Path, options: TrainOptions, budget: Budget | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Search into `path`: the signal that ended it early or 0, and what was found."""
+    supernet_of(run)
+    hardware = device.pick(options.device, run.train.precision)
+    if budget is not None and not options.resume:
+        run = priced(run, budget, hardware)
+    signal = train(run, path, options)
+    folder = open_run(path)
+    if budget is not None and budget.currency == "time" and not options.resume:
+        letters = "".join(sorted({*run.model.candidates, *run.model.letters}))
+        folder.write("costs", measured(run, letters, hardware))
+    return signal, conclude(folder)
+
+
+def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any]:
+    """The candidates' times in every regime, and how far random stacks are from their sum."""
+    c = supernet_of(run)
+    if stacks < 1:
+        raise UserError(f"stacks must be at least 1, not {stacks}")
+    letters = "".join(sorted({*c.candidates, *c.letters}))
+    table = measured(run, letters, hardware)
+    found = prices(run, letters, hardware, "time")
+    flat = dict.fromkeys(letters, 1.0)
+    drawn = [at_random(len(c.letters), flat, len(c.letters), seed=seed) for seed in range(stacks)]
+    return {"regimes": table["regimes"], **additivity(run, found, drawn, hardware)}
+
+
+def conclude(folder: RunFolder) -> dict[str, Any]:
+    """Derive the network, and write down the recipe, the log, the figures and the pictures."""
+    derived, c = derive(folder), searched(folder)
+    folder.write(RECIPE, to_json(derived))
+    write_log(folder)
+    pattern = derived.model.pattern
+    found: dict[str, Any] = {"pattern": pattern, "recipe": str(folder.path / f"{RECIPE}.json")}
+    if (share := share_of_budget(c, pattern)) is not None:
+        found["cost"] = share
+    folder.note_results({"search": found})
+    return found
+
+
+def draw(folder: RunFolder, path: Path | None = None, *, svg: bool = False) -> list[Path]:
+    """The last matrix, the film of all, and the curves of cooling."""
+    (diary,) = read_diaries([folder.path])
+    told = frames(diary)
+    if not told:
+        raise UserError(f"the journal of {folder.path} tells no preferences; is it a search?")
+    target = path or folder.plots / "pi.png"
+    written = save(draw_pi(told[-1], diary.name, diary.origin), target, svg=svg)
+    written += save(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
+    return [*written, save_film(diary, target.with_suffix(".gif"))]
+
+
+def _listed(found: Prices) -> str:
+    each = ", ".join(f"{letter} {cost:.4g}" for letter, cost in found.blocks.items())
+    return f"{found.unit}: {found.fixed:.4g} before any block, {each}"

@@ -1,0 +1,52 @@
+"""Searches in a folder without having been run."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparing.data.vocab import Bytes
+from sparing.models.supernet import Supernet
+from sparing.runs.config import RunConfig
+from sparing.runs.folder import RunFolder, create
+from sparing.runs.recipes import recipe
+from sparing.train import checkpoint
+from sparing.train.capture import model_tensors
+from sparing.train.checkpoint import Checkpoint
+from sparing.train.training import Progress
+
+
+def small_search(**settings: Any) -> RunConfig:
+    """The toy search at its smallest, with PAR's three candidates."""
+    run = recipe("toy_par_search")
+    model = {"candidates": "xfi", "dim": 8, "head_dim": 4, "ff_dim": 8, "boom_dim": 8, "memory": 8}
+    train = replace(run.train, batch=4, segment=8, steps=8, log_every=2, compiled=False)
+    return replace(
+        run,
+        model=replace(run.model, **{**model, **settings}),
+        train=train,
+        evaluate=replace(run.evaluate, batch=4, segment=16),
+    )
+
+
+def searched_run(path: Path, found: str, *, best: str | None = None, **settings: Any) -> RunFolder:
+    """A search whose preferences ended with the pattern `found`."""
+    run = small_search(**settings)
+    folder = create(path, run, Bytes(), {})
+    for name, letters in (("last", found), ("best", best)):
+        if letters is not None:
+            _save(folder, run, name, letters)
+    return folder
+
+
+def _save(folder: RunFolder, run: RunConfig, name: str, pattern: str) -> None:
+    torch.manual_seed(0)
+    model = Supernet(run.model)
+    assert model.logits is not None
+    with torch.no_grad():
+        for slot, letter in enumerate(pattern):
+            model.logits[slot, run.model.candidates.index(letter)] = 1.0
+    cursor = asdict(Progress()) | {"cursor": [0, 0, 0], "loss_scale": None}
+    saved = Checkpoint({"model": model_tensors(model)}, cursor)
+    checkpoint.save(folder.checkpoints, name, saved, run.identity())

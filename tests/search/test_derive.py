@@ -1,0 +1,61 @@
+"""From a search's last checkpoint to a network and its recipe."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.search.small import searched_run
+
+from sparing.errors import UserError
+from sparing.runs.config import from_json, to_json
+from sparing.runs.folder import open_run
+from sparing.runs.recipes import recipe
+from sparing.search.derive import derive, derive_pattern, share_of_budget
+
+
+def test_the_favourites_become_a_pattern_without_identities(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xifi")
+    assert derive_pattern(folder) == "xf"
+    run = derive(folder)
+    assert (run.family, run.model.pattern, run.model.dim) == ("stack", "xf", 8)
+    assert run.recipe == "toy_par_search_derived"
+    assert from_json(to_json(run)) == run
+
+
+def test_a_budget_is_kept_even_where_the_favourites_exceed_it(tmp_path: Path) -> None:
+    costs = {"costs": (3.0, 1.0, 0.0), "budget": 0.5}
+    # Four attention blocks would cost 12; the ceiling is half of 3 + 1 + 3 + 1.
+    folder = searched_run(tmp_path / "run", "xxxx", **costs)
+    pattern = derive_pattern(folder)
+    assert len(pattern) < 4
+    assert share_of_budget(folder.config().model, pattern) <= 0.5
+
+
+def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "fxff")
+    run = derive(folder, recipe("wikitext2_par"))
+    assert run.model.pattern == "fxff"
+    assert run.model.dim == recipe("wikitext2_par").model.dim
+    with pytest.raises(UserError, match="is no stack"):
+        derive(folder, recipe("quickstart"))
+
+
+def test_identities_alone_are_no_network(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="identities alone"):
+        derive(searched_run(tmp_path / "run", "iiii"))
+
+
+def test_a_run_that_is_no_search_is_refused(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xfif")
+    stored = folder.read("config")
+    stored["family"] = "stack"
+    stored["model"] = {"vocab_size": 256, "pattern": "xf"}
+    folder.write("config", stored)
+    with pytest.raises(UserError, match="no search"):
+        derive(open_run(tmp_path / "run"))
+
+
+def test_the_last_preferences_count_not_the_best_loss(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xfxf", best="ffff")
+    assert derive_pattern(folder) == "xfxf"
+    assert torch.is_grad_enabled()
