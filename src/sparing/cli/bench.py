@@ -145,22 +145,6 @@ def span(
 
 
 @app.command()
-def cost(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "toy_par_search",
-    settings: Settings = None,
-    size: SizeOption = "auto",
-    stacks: Annotated[int, typer.Option(help="Random stacks to check the sum on.")] = 20,
-    count: Threads = None,
-    target: Device = "auto",
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """What each block of a search costs here, and whether costs add up."""
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
-    _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
-
-
-@app.command()
 def cutoffs(
     corpus: Annotated[
         str | None, typer.Option("--data", metavar="CORPUS", help="Its words too, counted first.")
@@ -183,6 +167,22 @@ def cutoffs(
     }
     origin = {**provenance(hardware, 0), "processor": processor()}
     _tell({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
+
+
+@app.command()
+def cost(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "toy_par_search",
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    stacks: Annotated[int, typer.Option(help="Random stacks to check the sum on.")] = 20,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """What each block of a search costs here, and whether costs add up."""
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
 def _measure(

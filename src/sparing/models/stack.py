@@ -5,8 +5,9 @@ what a search over blocks is retrained as. Every branch norms its own input (pre
 adding little or nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -178,6 +179,16 @@ BRANCHES: Mapping[str, tuple[str, Callable[[StackConfig], Block]]] = {
 TABLE_STD = 0.02
 
 
+class Stream(NamedTuple):
+    """The residual stream on its way into some branches."""
+
+    hidden_BTD: Tensor
+    first_BTD: Tensor
+    """The embedding, of which every branch is reminded."""
+    shares_2N: Tensor | None
+    """How much of the two is kept after each branch."""
+
+
 class Stack(LanguageModel):
     """Embedding, branches, softmax."""
 
@@ -196,10 +207,12 @@ class Stack(LanguageModel):
         self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
         self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
         self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
-        self.keep, self.remind, self.blend = None, None, blend
+        self.keep, self.remind = None, None
         if c.reminder:
             self.keep = nn.Parameter(torch.ones(len(self.blocks)))
             self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
+        self.through = through
+        self._groups = list(grouped([block for _, block in self._numbered()]))
 
     def initial_state(self, batch: int) -> State:
         """What each branch carries, under its number."""
@@ -217,19 +230,38 @@ class Stack(LanguageModel):
         """See `LanguageModel`."""
         settle(self.modules())
         first_BTD, carried = self._embed(tokens_BT, state)
-        hidden_BTD, penalty = first_BTD, first_BTD.new_zeros((), dtype=torch.float32)
-        for (number, block), shares in zip(self._numbered(), self._shares(), strict=True):
-            delta_BTD, after = block(hidden_BTD, _of_block(state, number))
-            hidden_BTD = self.blend(hidden_BTD, delta_BTD, first_BTD, shares)
-            penalty = penalty + block.penalty(penalty)
-            carried |= {f"blocks.{number}.{name}": tensor for name, tensor in after.items()}
+        hidden_BTD = first_BTD
+        shares = self._shares()
+        for group, share in zip(self._groups, shares, strict=True):
+            hidden_BTD, after = self._run(group, Stream(hidden_BTD, first_BTD, share), state)
+            carried |= after
+        zero = first_BTD.new_zeros((), dtype=torch.float32)
+        penalty = torch.stack([block.penalty(zero) for _, block in self._numbered()]).sum()
         normed_BTD = F.rms_norm(hidden_BTD, (self.config.dim,))
         return Output(self.dropout_output(normed_BTD), carried, penalty)
 
-    def _shares(self) -> list[tuple[Tensor, Tensor] | None]:
+    def _shares(self) -> list[Tensor | None]:
+        """How each group's branches are blended; nothing where they are only added."""
         if self.keep is None or self.remind is None:
-            return [None] * len(self.blocks)
-        return list(zip(self.keep.unbind(), self.remind.unbind(), strict=True))
+            return [None for _ in self._groups]
+        both_2N = torch.stack([self.keep, self.remind])
+        return list(torch.split(both_2N, [len(group) for group in self._groups], dim=1))
+
+    def _run(self, group: range, stream: Stream, state: State) -> tuple[Tensor, State]:
+        """The stream after some consecutive branches, and what they carry on."""
+        blocks = [self._block(number) for number in group]
+        states = [_of_block(state, number) for number in group]
+        deltas, after = [], []
+        if not blocks[0].fusible:
+            delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
+            deltas, after = [delta_BTD], [own]
+        led = len(deltas)
+        hidden_BTD, rest = self.through(blocks[led:], stream, states[led:], deltas)
+        return hidden_BTD, {
+            f"blocks.{number}.{name}": tensor
+            for number, block, own in zip(group, blocks, after + rest, strict=True)
+            for name, tensor in block.kept(own).items()
+        }
 
     def _embed(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
         """The first vectors, and what the next segment must know of this one's tokens."""
@@ -255,10 +287,11 @@ class Stack(LanguageModel):
         }
 
     def compile_parts(self) -> None:
-        """Branch by branch; the same code serves all of a kind."""
-        self.blend = torch.compile(blend)
+        """Groups of branches, each as one; the same code serves all groups of a kind."""
+        self.through = torch.compile(through)
         for _, block in self._numbered():
-            block.compile_parts()
+            if not block.fusible:
+                block.compile_parts()
 
     def flops_per_token(self) -> float:
         """Branches and softmax, rarer clusters left out."""
@@ -271,6 +304,11 @@ class Stack(LanguageModel):
         """What the branches carry, and the last few tokens."""
         tokens = 0 if self.ngrams is None else self.ngrams.history
         return tokens + sum(block.state_numbers() for _, block in self._numbered())
+
+    def _block(self, number: int) -> Block:
+        block = self.blocks[number]
+        assert isinstance(block, Block)
+        return block
 
     def _numbered(self) -> Iterator[tuple[int, Block]]:
         for number, block in enumerate(self.blocks):
@@ -302,15 +340,43 @@ def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
     return table, SoftmaxHead(table.weight)
 
 
-def blend(
-    hidden_BTD: Tensor, delta_BTD: Tensor, first_BTD: Tensor, shares: tuple[Tensor, Tensor] | None
-) -> Tensor:
-    """The stream after a branch, or a learned mix of that and of the first embedding."""
-    after_BTD = hidden_BTD + delta_BTD
-    if shares is None:
-        return after_BTD
-    keep, remind = (share.to(after_BTD.dtype) for share in shares)
-    return keep * after_BTD + remind * first_BTD
+def through(
+    blocks: Sequence[Block], stream: Stream, states: Sequence[State], deltas: Sequence[Tensor]
+) -> tuple[Tensor, list[State]]:
+    """The stream after `blocks`, and their states; `deltas` were computed before them."""
+    hidden_BTD, carried = stream.hidden_BTD, []
+    for number, delta_BTD in enumerate(deltas):
+        hidden_BTD = blend(stream, hidden_BTD + delta_BTD, number)
+    for number, (block, state) in enumerate(zip(blocks, states, strict=True), len(deltas)):
+        delta_BTD, after = block(hidden_BTD, state)
+        hidden_BTD = blend(stream, hidden_BTD + delta_BTD, number)
+        carried.append(after)
+    return hidden_BTD, carried
+
+
+def blend(stream: Stream, hidden_BTD: Tensor, number: int) -> Tensor:
+    """A learned mix of the stream and the first embedding, where there is one."""
+    if stream.shares_2N is None:
+        return hidden_BTD
+    keep, remind = stream.shares_2N[:, number].to(hidden_BTD.dtype).unbind()
+    return keep * hidden_BTD + remind * stream.first_BTD
+
+
+def grouped(blocks: Sequence[Block]) -> Iterator[range]:
+    """Branches to be compiled as one: each group ends after one that carries no state.
+
+    One that cannot be compiled with its neighbours begins a group.
+    """
+    start = 0
+    for number, block in enumerate(blocks):
+        if number > start and not block.fusible:
+            yield range(start, number)
+            start = number
+        if block.fusible and not block.state_numbers():
+            yield range(start, number + 1)
+            start = number + 1
+    if start < len(blocks):
+        yield range(start, len(blocks))
 
 
 def _of_block(state: State, number: int) -> State:

@@ -1,5 +1,7 @@
 """What every residual branch offers, so that stacks and super-nets can mix them freely."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,8 @@ class Block(nn.Module):
     """
 
     dim: int
+    fusible: ClassVar[bool] = True
+    """Whether it can be compiled together with its neighbours."""
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """What the branch carries before the first token, lane axis first; often nothing."""
@@ -21,6 +25,13 @@ class Block(nn.Module):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """`delta_BTD`, and the state after this segment, cut from the graph."""
         raise NotImplementedError
+
+    def kept(self, state: State) -> State:
+        """What of the state after a segment is carried on; called outside of compiled code.
+
+        Lengths that change while a model learns belong here: inside they would be compiled in.
+        """
+        return state
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
@@ -31,9 +42,9 @@ class Block(nn.Module):
         """
         return self(hidden_BTD, state)[1] if state else {}
 
-    def penalty(self, like: Tensor) -> Tensor:
+    def penalty(self, zero: Tensor) -> Tensor:
         """Nats per token this branch adds to the training loss, e.g. the price of its spans."""
-        return like.new_zeros(())
+        return zero
 
     def after_step(self) -> None:
         """Called after every optimizer step."""
@@ -43,7 +54,7 @@ class Block(nn.Module):
         return {}
 
     def compile_parts(self) -> None:
-        """Compile, in place, what gains from it."""
+        """Compile, in place, what gains from it, where the branch is used by itself."""
 
     def flops_per_token(self) -> float:
         """Floating-point operations of matrix products in one forward pass, memory full."""

@@ -4,6 +4,7 @@ Axes: B batch, T segment, D dim, C candidates.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ class Mixed(Block):
     Mixing all runs them all; a choice runs one, and in training the others idle: they stay ready
     to be chosen. Where nothing is mixed, state is carried for the chosen one alone.
     """
+
+    fusible: ClassVar[bool] = False
+    """How it is steered changes from pass to pass."""
 
     def __init__(self, dim: int, candidates: Mapping[str, Block]) -> None:
         super().__init__()
@@ -60,11 +64,20 @@ class Mixed(Block):
         assert total_BTD is not None
         return total_BTD, carried
 
-    def penalty(self, like: Tensor) -> Tensor:
+    def kept(self, state: State) -> State:
+        """Each candidate's own."""
+        return {
+            f"{letter}.{name}": tensor
+            for letter, block in self._lettered()
+            if (own := _of(state, letter))
+            for name, tensor in block.kept(own).items()
+        }
+
+    def penalty(self, zero: Tensor) -> Tensor:
         """What the candidates in use ask, by their weights."""
         if self._weights_C is None:
-            return self.chosen.penalty(like)
-        asked = [block.penalty(like) for _, block in self._lettered()]
+            return self.chosen.penalty(zero)
+        asked = [block.penalty(zero) for _, block in self._lettered()]
         return (torch.stack(asked) * self._weights_C).sum()
 
     def after_step(self) -> None:

@@ -1,6 +1,6 @@
 """Recurrent layers as residual branches: an LSTM, or QRNN's gated scan. Axes as in `api`."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from sparing.nn.state import State
 
 class RecurrentBlock(Block):
     """Norm, one recurrent layer as wide as the stream, dropout."""
+
+    fusible: ClassVar[bool] = False
+    """Compilers do not enter recurrent kernels."""
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
 from sparing.nn.rotary import Rotary
+from sparing.nn.stacked import StackedLinear
 from sparing.nn.state import State
 from sparing.ops.window_attention import Edge, window_attention
 
@@ -27,9 +28,9 @@ class SpanHeads(nn.Module):
     def __init__(self, dim: int, heads: int, head_dim: int, *, ramp: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.head_dim, self.ramp = heads, head_dim, ramp
-        self.entries = Stacked(dim, 3 * heads * head_dim, blocks=3)
+        self.entries = StackedLinear(dim, heads * head_dim, blocks=3, bias=False)
         self.output = nn.Linear(heads * head_dim, dim, bias=False)
-        self.gain_H1 = nn.Parameter(torch.ones(heads, 1))
+        self.gain_H = nn.Parameter(torch.ones(heads))
         self.rotary = Rotary(head_dim)
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.entries.weight, std=0.5 * dim**-0.5)
@@ -42,7 +43,8 @@ class SpanHeads(nn.Module):
         normed_BTD = F.rms_norm(hidden_BTD, (hidden_BTD.size(-1),))
         three_BT3HK = self.entries(normed_BTD).unflatten(-1, (3, self.heads, self.head_dim))
         query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
-        query_BTHK = self.rotary(_unit(query_BTHK), seen_B) * self.gain_H1.to(query_BTHK.dtype)
+        gain_H1 = self.gain_H[:, None].to(query_BTHK.dtype)
+        query_BTHK = self.rotary(_unit(query_BTHK), seen_B) * gain_H1
         key_BTHK = self.rotary(_unit(key_BTHK), seen_B)
         fresh_BT2HK = torch.stack([key_BTHK, value_BTHK], dim=2)
         fresh_BT2HK = fresh_BT2HK.to(compute_dtype(fresh_BT2HK))
@@ -105,12 +107,16 @@ class SpanAttention(Block):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
         delta_BTD, stored = self.attend(hidden_BTD, state["entries"], state["seen"], self.spans())
-        kept = stored[:, max(0, stored.size(1) - self.window) :]
-        return delta_BTD, {"entries": kept, "seen": state["seen"] + hidden_BTD.size(1)}
+        return delta_BTD, {"entries": stored, "seen": state["seen"] + hidden_BTD.size(1)}
 
-    def penalty(self, like: Tensor) -> Tensor:
+    def kept(self, state: State) -> State:
+        """The newest entries, as far as the longest window reaches."""
+        stored = state["entries"]
+        return state | {"entries": stored[:, max(0, stored.size(1) - self.window) :]}
+
+    def penalty(self, zero: Tensor) -> Tensor:
         """The mean span times its price."""
-        return self.price * self.spans().mean()
+        return self.price * self.spans().mean() if self.price else zero
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -135,14 +141,6 @@ class SpanAttention(Block):
     def state_numbers(self) -> int:
         """Keys and values of one window, and the count of positions."""
         return self.window * 2 * self.attend.heads * self.attend.head_dim + 1
-
-
-class Stacked(nn.Linear):
-    """Several matrices of one input in one tensor, along its rows."""
-
-    def __init__(self, in_features: int, out_features: int, *, blocks: int) -> None:
-        super().__init__(in_features, out_features, bias=False)
-        self.stacked_blocks = blocks
 
 
 def settle(blocks: Iterable[nn.Module]) -> None:
