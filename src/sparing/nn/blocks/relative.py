@@ -130,4 +130,5 @@ class RelativeBlock(Block):
         return torch.cat([old_BME.to(new_BTE.dtype), new_BTE], dim=1)
 
     def _recent(self, stored_BSX: Tensor) -> Tensor:
-        return stored_BSX[:, max(0, stored_BSX.size(1) - self.memory) :]
+        # A copy: a view would keep all of it, and be compiled for by itself.
+        return stored_BSX[:, max(0, stored_BSX.size(1) - self.memory) :].contiguous()

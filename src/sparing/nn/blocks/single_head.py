@@ -66,4 +66,5 @@ class SingleHeadBlock(Block):
         return torch.cat([memory_BMD.to(fresh_BTD.dtype), fresh_BTD], dim=1)
 
     def _recent(self, stored_BSD: Tensor) -> Tensor:
-        return stored_BSD[:, max(0, stored_BSD.size(1) - self.memory) :]
+        # A copy: a view would keep all of it, and be compiled for by itself.
+        return stored_BSD[:, max(0, stored_BSD.size(1) - self.memory) :].contiguous()

@@ -11,6 +11,9 @@ from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
+COMPILED = False
+"""Every order of blocks would be compiled for itself: a board of ten networks takes longer to
+compile than to train, and past dynamo's limit the later ones would silently run uncompiled."""
 PIECES = 12_000
 BYTES = 205
 SLOTS = 12
@@ -41,7 +44,14 @@ def toy_par_search() -> RunConfig:
             turn=3,
         ),
         data=DataConfig(corpus="python-stdlib"),
-        train=TrainConfig(batch=16, segment=32, steps=200, log_every=10, evaluate_bytes=10_000),
+        train=TrainConfig(
+            batch=16,
+            segment=32,
+            steps=200,
+            log_every=10,
+            evaluate_bytes=10_000,
+            compiled=COMPILED,
+        ),
         optim=OptimConfig(name="muon", lr=0.02, architecture_lr=0.05),
         schedule=ScheduleConfig(shape="linear", warmup=10, hold=0.5),
         evaluate=EvaluateConfig(batch=16, segment=64),
@@ -73,7 +83,14 @@ def wikitext2_par_search() -> RunConfig:
             reminder=False,
         ),
         data=DataConfig(corpus="wikitext-2", vocab="par-pieces"),
-        train=TrainConfig(batch=32, segment=32, epochs=20, log_every=100, checkpoint_every=3000),
+        train=TrainConfig(
+            batch=32,
+            segment=32,
+            epochs=20,
+            log_every=100,
+            checkpoint_every=3000,
+            compiled=COMPILED,
+        ),
         optim=OptimConfig(name="adam", lr=1e-4),
         schedule=ScheduleConfig(shape="cosine", warmup=4000),
         evaluate=EvaluateConfig(batch=32, segment=32),
@@ -113,6 +130,7 @@ def wikitext2_par() -> RunConfig:
             log_every=100,
             evaluate_every=2000,
             checkpoint_every=5000,
+            compiled=COMPILED,
         ),
         optim=OptimConfig(
             name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
@@ -170,6 +188,7 @@ def enwik8_interleaved() -> RunConfig:
             evaluate_every=1000,
             evaluate_bytes=500_000,
             checkpoint_every=5000,
+            compiled=COMPILED,
         ),
         optim=OptimConfig(
             name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
