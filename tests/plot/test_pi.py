@@ -9,7 +9,7 @@ from tests.plot.conftest import train
 
 from sparing.errors import UserError
 from sparing.plot.figure import save
-from sparing.plot.pi import Frame, draw_cooling, draw_pi, frames, save_film, thinned
+from sparing.plot.pi import Frame, calm_since, draw_cooling, draw_pi, frames, save_film, thinned
 from sparing.plot.series import Diary, read_diaries
 
 FRAME = Frame(700, {"x": [0.7, 0.1, 0.2], "f": [0.2, 0.3, 0.75], "i": [0.1, 0.6, 0.05]})
@@ -78,3 +78,13 @@ def test_long_searches_are_thinned_evenly_ends_included() -> None:
     found = thinned(every, 10)
     assert [frame.step for frame in found] == [111 * n for n in range(10)]
     assert thinned(every[:4], 10) == every[:4]
+
+
+def test_calm_begins_after_the_last_great_change() -> None:
+    def frame(step: int, favourites: str) -> Frame:
+        return Frame(step, {x: [float(x == best) for best in favourites] for x in "xf"})
+
+    course = [frame(1, "xxxx"), frame(2, "ffxx"), frame(3, "ffxf"), frame(4, "ffff")]
+    assert calm_since(course) == 2
+    assert calm_since([*course, frame(5, "xxff")]) is None
+    assert calm_since(course[:1]) is None

@@ -53,8 +53,8 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
         reminder=False,
         tau_end=0.3,
         warmup=0.3,
-        costs=(3.0, 1.0, 0.0),
-        budget=1.15,
+        costs=(5.0, 1.0, 0.0),
+        budget=1.3,
         price=0.05,
     )
     model = Supernet(config)

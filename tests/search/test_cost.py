@@ -8,10 +8,19 @@ import torch
 from tests.search.small import small_search
 
 from sparing.device import Hardware
+from sparing.errors import UserError
 from sparing.models.stack import Stack
 from sparing.runs.build import build_model
 from sparing.search import cost
-from sparing.search.cost import Prices, additivity, as_stack, measured, prices, timed_patterns
+from sparing.search.cost import (
+    additivity,
+    as_stack,
+    fitted,
+    measured,
+    prices,
+    sample,
+    timed_patterns,
+)
 
 CPU = Hardware(torch.device("cpu"), "float32")
 
@@ -53,6 +62,23 @@ def test_times_are_measured_in_three_regimes_and_kept(home: Path) -> None:
     assert measured(small_search(dim=16), "xfi", CPU)["regimes"]["train"]["fixed_ms"] != 1234.5
 
 
+def test_costs_that_add_up_are_found_exactly() -> None:
+    true = {"x": 3.0, "f": 1.25, "l": 0.5, "i": 0.0}
+    patterns = sample("filx", 6)
+    assert all(len(pattern) == 6 for pattern in patterns)
+    times = {pattern: 2.0 + sum(true[letter] for letter in pattern) for pattern in patterns}
+    fixed, each = fitted(times, "flx")
+    assert fixed == pytest.approx(2)
+    assert each == pytest.approx({"f": 1.25, "l": 0.5, "x": 3.0})
+
+
+def test_no_block_costs_less_than_nothing() -> None:
+    times = {"xf": 3.0, "ff": 1.9, "xx": 4.1, "if": 2.0, "ix": 3.0, "ii": 2.0}
+    _, each = fitted(times, "fx")
+    assert each["f"] == 0
+    assert each["x"] == pytest.approx(1.05, abs=0.1)
+
+
 def test_every_kind_of_block_can_be_timed_in_every_regime() -> None:
     run = small_search(candidates="lsaxgbfi")
     for regime in cost.REGIMES:
@@ -60,23 +86,29 @@ def test_every_kind_of_block_can_be_timed_in_every_regime() -> None:
         assert found["lsaxgbfi"] > 0
 
 
-def test_additivity_compares_prediction_with_measurement(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times = {"xx": 7.0, "f": 2.0}
-    monkeypatch.setattr(cost, "timed_patterns", lambda *_: times)
-    table = Prices(unit="ms", fixed=1.0, blocks={"x": 3.0, "f": 2.0})
-    found = additivity(small_search(), table, ["xx", "f"], CPU)
-    assert found["mean_error"] == pytest.approx(0.25)
+def test_additivity_foretells_stacks_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def times(run: object, patterns: list[str], hardware: object) -> dict[str, float]:
+        """Costs that add up, but for one stack that takes twice as long."""
+        each = {p: 1.0 + 3.0 * p.count("x") + 2.0 * p.count("f") for p in patterns}
+        return each | {"xxff": 2 * each["xxff"]}
+
+    monkeypatch.setattr(cost, "timed_patterns", times)
+    known = cost.sample("fix", 4)
+    fresh = [p for p in ("xxff", "iiii", "xxxx", "ffff") if p not in known]
+    found = additivity(small_search(), "xfi", [*fresh, *known], CPU)
+    assert [row["pattern"] for row in found["stacks"]] == fresh
     assert found["worst_error"] == pytest.approx(0.5)
-    assert found["stacks"][0] == {"pattern": "xx", "measured_ms": 7.0, "predicted_ms": 7.0}
+    assert found["mean_error"] == pytest.approx(0.5 / len(fresh))
+    with pytest.raises(UserError, match="no stacks left"):
+        additivity(small_search(), "xfi", known, CPU)
 
 
 @pytest.mark.soak
-def test_measured_times_add_up_on_stacks_of_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_times_add_up_on_other_stacks_than_they_were_found_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cost, "TURNS", 6)
     monkeypatch.setattr(cost, "LAPS", 3)
     run = small_search(dim=64, head_dim=32, ff_dim=256)
-    table = prices(run, "xfi", CPU, "time")
-    found = additivity(run, table, ["xfxf", "xxff", "ffff", "xfff"], CPU)
-    assert found["mean_error"] < 0.25
+    found = additivity(run, "xfi", ["xfxf", "xxff", "ffff", "xfff"], CPU)
+    assert found["mean_error"] < 0.15

@@ -6,7 +6,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -280,3 +280,20 @@ def test_gradients_do_not_depend_on_the_loss_scale() -> None:
     )
     for p, q in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_the_model_hears_of_every_step_and_may_call_it_a_day(tmp_path: Path) -> None:
+    class Attentive(SHARNN):
+        heard: ClassVar[list[tuple[int, float]]] = []
+
+        def before_step(self, step: int, share: float) -> None:
+            self.heard.append((step, share))
+
+        @property
+        def settled(self) -> bool:
+            return len(self.heard) == 5
+
+    run = training(Attentive(MODEL))
+    assert fit(run, budget(), ScheduleConfig(), desk(tmp_path, Shelf())) == 0
+    assert Attentive.heard == [(step, step / 20) for step in range(5)]
+    assert run.progress.step == 5

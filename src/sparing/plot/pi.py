@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,19 @@ def frames(diary: Diary) -> list[Frame]:
         for entry in diary.entries
         if entry["kind"] == "train" and (rows := _rows(entry))
     ]
+
+
+def calm_since(every: Sequence[Frame], stable: float = 0.75) -> int | None:
+    """The step since which, between any two matrices, that share of favourites stayed the same."""
+    since = None
+    for before, after in pairwise(every):
+        pairs = list(zip(_favourites(before), _favourites(after), strict=True))
+        same = sum(one == other for one, other in pairs) / len(pairs)
+        if same < stable:
+            since = None
+        elif since is None:
+            since = before.step
+    return since
 
 
 def draw_pi(frame: Frame, title: str, origin: str) -> "Figure":
@@ -107,6 +121,11 @@ def thinned(every: Sequence[Frame], most: int) -> list[Frame]:
     if len(every) <= most:
         return list(every)
     return [every[round(at * (len(every) - 1) / (most - 1))] for at in range(most)]
+
+
+def _favourites(frame: Frame) -> list[str]:
+    slots = range(len(next(iter(frame.rows.values()))))
+    return [max(frame.rows, key=lambda letter: frame.rows[letter][slot]) for slot in slots]
 
 
 def _picture(figure: "Figure") -> Any:

@@ -26,6 +26,8 @@ from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
 from sparing.search.derive import derive, searched
 
 ATTENTION, DENSE = "xas", "fb"
+DRAWS = 50
+"""Tries at random networks that do not stand on the board already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,19 +55,23 @@ class Entry:
 
 
 def entries(searches: Sequence[RunFolder], costs: Mapping[str, float], chances: int) -> list[Entry]:
-    """Searched networks, the one they started against, the rules, and random ones."""
+    """Searched networks, the one they started against, the rules, and random ones; each once."""
     c = searched(searches[0])
-    found = [
+    named = [
         Entry(f"searched-{number}", "searched", derive(folder).model.letters)
         for number, folder in enumerate(searches, start=1)
     ]
-    found += _rules(c)
-    target = cost_of(found[0].pattern, costs)
-    for seed in range(chances):
+    found: dict[str, Entry] = {}
+    for entry in [*named, *_rules(c)]:
+        found.setdefault(entry.pattern, entry)
+    target, wanted = cost_of(named[0].pattern, costs), len(found) + chances
+    for seed in range(DRAWS):
+        if len(found) == wanted:
+            break
         drawn = at_random(len(c.letters), costs, target, seed=seed).replace("i", "")
-        found.append(Entry(f"random-{seed + 1}", "random, equal cost", drawn))
-    # The same network twice would be trained twice: the first to name it stands.
-    return list({entry.pattern: entry for entry in reversed(found)}.values())[::-1]
+        number = chances - (wanted - len(found)) + 1
+        found.setdefault(drawn, Entry(f"random-{number}", "random, equal cost", drawn))
+    return list(found.values())
 
 
 def board(

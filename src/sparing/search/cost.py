@@ -1,12 +1,13 @@
 """What a block costs on this machine: measured in place, kept, and checked for adding up.
 
-A candidate's time is what a whole step takes longer for each of it in a stack; so it holds
-launches, optimizer and all. Counting FLOPs instead would rank blocks wrongly: an LSTM waits, an
-attention with cached keys does not.
+Whole steps of mixed stacks are timed and a candidate's time is what a step takes longer for each of
+it, by least squares; so it holds launches, optimizer and all. Counting FLOPs instead would rank
+blocks wrongly: an LSTM waits, an attention with cached keys does not.
 """
 
 import hashlib
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from sparing.bench.timing import Task, interleaved, spread
 from sparing.bench.train import Stepper
 from sparing.data.fetch import home
 from sparing.device import Hardware
+from sparing.errors import UserError
 from sparing.models import FAMILIES
 from sparing.models.api import size_bytes
 from sparing.models.cost import cost
@@ -30,8 +32,9 @@ Regime = Literal["train", "prefill", "decode"]
 Currency = Literal["time", "parameters", "flops"]
 REGIMES: tuple[Regime, ...] = ("train", "prefill", "decode")
 FORMAT = 1
-COPIES = 4
-"""Of a candidate in the stack that is timed: enough to stand out from what is not a block."""
+RICH, RANDOM = 2, 4
+"""Stacks in which a candidate has half the slots, for every candidate; and stacks of pure chance.
+Of one kind alone they would cost less: an optimizer that works shape by shape has less to do."""
 TURNS = 6
 LAPS = 3
 PATIENCE = 64
@@ -96,22 +99,31 @@ def measured(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]
 def timed_patterns(
     run: RunConfig, patterns: Sequence[str], hardware: Hardware, regime: Regime = "train"
 ) -> dict[str, float]:
-    """Median milliseconds of whole networks, taken in turns so that all meet the same machine."""
+    """Milliseconds of whole networks, taken in turns so that all meet the same machine.
+
+    The least of all turns: what others want of the machine only ever adds to it.
+    """
     tasks = {pattern: _task(as_stack(run, pattern), hardware, regime) for pattern in patterns}
     durations = interleaved(tasks, TURNS, hardware, laps=LAPS)
-    return {pattern: 1000 * spread(each).median for pattern, each in durations.items()}
+    return {pattern: 1000 * spread(each).least for pattern, each in durations.items()}
 
 
 def additivity(
-    run: RunConfig, table: Prices, patterns: Sequence[str], hardware: Hardware
+    run: RunConfig, letters: str, patterns: Sequence[str], hardware: Hardware
 ) -> dict[str, Any]:
-    """Predicted against measured training time of stacks, and the mean error as a share."""
-    found = timed_patterns(run, patterns, hardware)
+    """Training time of stacks as measured and as foretold from others, timed in the same turns."""
+    known = sample("".join(sorted(set(letters))), len(_plain(run).letters))
+    fresh = [pattern for pattern in dict.fromkeys(patterns) if pattern not in known]
+    if not fresh:
+        raise UserError("there are no stacks left to check the sum on; ask for more of them")
+    times = timed_patterns(run, [*known, *fresh], hardware)
+    fixed, each = fitted({pattern: times[pattern] for pattern in known}, sorted({*letters} - {"i"}))
+    table = Prices(unit="ms, train", fixed=fixed, blocks={**each, "i": 0.0})
     rows = [
-        {"pattern": pattern, "measured_ms": measured_ms, "predicted_ms": table.of(pattern)}
-        for pattern, measured_ms in found.items()
+        {"pattern": pattern, "measured_ms": times[pattern], "predicted_ms": table.of(pattern)}
+        for pattern in fresh
     ]
-    errors = [abs(table.of(pattern) / measured_ms - 1) for pattern, measured_ms in found.items()]
+    errors = [abs(table.of(pattern) / times[pattern] - 1) for pattern in fresh]
     return {"stacks": rows, "mean_error": sum(errors) / len(errors), "worst_error": max(errors)}
 
 
@@ -133,7 +145,8 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
         "train": work,
         "evaluate": evaluate,
         "optimizer": run.optim.name,
-        "letters": "".join(sorted(set(letters) - {"i"})),
+        "letters": "".join(sorted(set(letters))),
+        "slots": len(_plain(run).letters),
         "device": hardware.describe(),
         "precision": hardware.precision,
         "torch": torch.__version__,
@@ -142,10 +155,38 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
 
 def _table(run: RunConfig, letters: str, hardware: Hardware, regime: Regime) -> dict[str, Any]:
     others = sorted(set(letters) - {"i"})
-    found = timed_patterns(run, ["i", *(letter * COPIES for letter in others)], hardware, regime)
-    fixed = found["i"]
-    each = {x: max(0.0, found[x * COPIES] - fixed) / COPIES for x in others}
+    patterns = sample("".join(sorted(set(letters))), len(_plain(run).letters))
+    fixed, each = fitted(timed_patterns(run, patterns, hardware, regime), others)
     return {"fixed_ms": fixed, "blocks_ms": {**each, **({"i": 0.0} if "i" in letters else {})}}
+
+
+def sample(letters: str, slots: int, seed: int = 0) -> list[str]:
+    """Stacks to tell candidates apart by: rich in each of them, and random ones."""
+    draw, found = random.Random(seed), []
+    for letter in [*(RICH * letters), *(RANDOM * [""])]:
+        half = letter * (slots // 2)
+        rest = [draw.choice(letters) for _ in range(slots - len(half))]
+        found.append("".join(draw.sample([*half, *rest], slots)))
+    return list(dict.fromkeys(found))
+
+
+def fitted(times: Mapping[str, float], letters: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """What is not a block, and each letter, such that sums come nearest to `times`; none below 0.
+
+    Errors are counted as shares: a short stack says as much as a long one.
+    """
+    used = ["", *letters]
+    while True:
+        rows = [[1.0, *(float(pattern.count(x)) for x in used[1:])] for pattern in times]
+        scale = torch.tensor(list(times.values()), dtype=torch.float64)
+        matrix = torch.tensor(rows, dtype=torch.float64) / scale[:, None]
+        ones = torch.ones(len(times), 1, dtype=torch.float64)
+        solved = torch.linalg.lstsq(matrix, ones, driver="gelsd").solution.flatten().tolist()
+        found = dict(zip(used, solved, strict=True))
+        below = [letter for letter in used[1:] if found[letter] < 0]
+        if not below:
+            return max(0.0, found[""]), {letter: found.get(letter, 0.0) for letter in letters}
+        used.remove(min(below, key=lambda letter: found[letter]))
 
 
 def _task(run: RunConfig, hardware: Hardware, regime: Regime) -> Task:

@@ -10,7 +10,7 @@ from sparing.errors import UserError
 from sparing.models.patterns import at_random
 from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
-from sparing.plot.pi import draw_cooling, draw_pi, frames, save_film
+from sparing.plot.pi import calm_since, draw_cooling, draw_pi, frames, save_film
 from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.folder import RunFolder, open_run
@@ -76,10 +76,9 @@ def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any
         raise UserError(f"stacks must be at least 1, not {stacks}")
     letters = "".join(sorted({*c.candidates, *c.letters}))
     table = measured(run, letters, hardware)
-    found = prices(run, letters, hardware, "time")
     flat = dict.fromkeys(letters, 1.0)
     drawn = [at_random(len(c.letters), flat, len(c.letters), seed=seed) for seed in range(stacks)]
-    return {"regimes": table["regimes"], **additivity(run, found, drawn, hardware)}
+    return {"regimes": table["regimes"], **additivity(run, letters, drawn, hardware)}
 
 
 def conclude(folder: RunFolder) -> dict[str, Any]:
@@ -91,6 +90,9 @@ def conclude(folder: RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = {"pattern": pattern, "recipe": str(folder.path / f"{RECIPE}.json")}
     if (share := share_of_budget(c, pattern)) is not None:
         found["cost"] = share
+    if folder.metrics.exists():
+        (diary,) = read_diaries([folder.path])
+        found["calm_since_step"] = calm_since(frames(diary), c.stable)
     folder.note_results({"search": found})
     return found
 

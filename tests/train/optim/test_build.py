@@ -8,6 +8,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW
 
 from sparing.models.api import LanguageModel
+from sparing.models.supernet import Supernet, SupernetConfig
 from sparing.train.optim import (
     Adagrad,
     Lamb,
@@ -126,3 +127,18 @@ def test_a_state_made_early_changes_no_step(
         inner.state.clear()
     train(lazy, optimizer, range(3))
     torch.testing.assert_close(seeded.state_dict(), lazy.state_dict(), rtol=0, atol=0)
+
+
+def test_preferences_of_a_super_net_have_a_rate_and_a_decay_of_their_own() -> None:
+    config = SupernetConfig(
+        vocab_size=7, pattern="xf", dim=8, heads=2, head_dim=4, ff_dim=8, memory=4
+    )
+    model = Supernet(config)
+    settings = OptimConfig(
+        name="muon", lr=0.02, architecture_lr=0.3, architecture_decay=5e-4, weight_decay=0.1
+    )
+    group = group_of(build_optimizer(model, settings), "logits")
+    assert (group["role"], group["lr"], group["weight_decay"]) == ("architecture", 0.3, 5e-4)
+    assert group["param_names"] == ["logits"]
+    plain = group_of(build_optimizer(model, OptimConfig(name="adam", lr=1e-3)), "logits")
+    assert (plain["lr"], plain["weight_decay"]) == (1e-3, 0.0)

@@ -38,6 +38,7 @@ class RelativeBlock(Block):
         self.bias = RelativeBias(heads, head_dim)
         self.dropout = Dropout(dropout)
         self._table = PositionTable()
+        self._codes_SD: Tensor | None = None
         for layer in (self.attention.query, self.attention.key, self.attention.value):
             nn.init.normal_(layer.weight, std=dim**-0.5)
         nn.init.normal_(self.attention.position.weight, std=dim**-0.5)
@@ -103,10 +104,23 @@ class RelativeBlock(Block):
         return self._table.rows(keys, self.memory + newest, weights, self._project)[0]
 
     def _project(self, keys: int) -> list[Tensor]:
+        return [self.attention.position(self._sinusoids(keys))]
+
+    def _sinusoids(self, keys: int) -> Tensor:
+        """Kept from step to step: by themselves they take many launches."""
+        weight, kept = self.attention.position.weight, self._codes_SD
+        if torch.compiler.is_compiling():
+            return self._fresh_sinusoids(keys)
+        alike = kept is not None and (kept.dtype, kept.device) == (weight.dtype, weight.device)
+        if kept is None or not alike or kept.size(0) < keys:
+            kept = self._codes_SD = self._fresh_sinusoids(keys)
+        return kept[kept.size(0) - keys :]
+
+    def _fresh_sinusoids(self, keys: int) -> Tensor:
         weight = self.attention.position.weight
         precise = torch.promote_types(weight.dtype, torch.float32)
         distance_S = torch.arange(keys - 1, -1, -1, device=weight.device, dtype=precise)
-        return [self.attention.position(sinusoids(distance_S, self.dim).to(weight.dtype))]
+        return sinusoids(distance_S, self.dim).to(weight.dtype)
 
     def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         return torch.cat([memory_BMD.to(hidden_BTD.dtype), hidden_BTD], dim=1)
