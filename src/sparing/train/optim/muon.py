@@ -78,12 +78,18 @@ def _apply(updates: list[_Update]) -> None:
     every_NRC = orthogonal(torch.cat([update.blocks for update in updates]))
     rows, columns = every_NRC.shape[1:]
     scale = math.sqrt(max(1.0, rows / columns))
-    parts = torch.split(every_NRC, [update.blocks.size(0) for update in updates])
-    for update, part_NRC in zip(updates, parts, strict=True):
-        p, lr = update.parameter, update.group["lr"]
-        if update.group["weight_decay"]:
-            p.mul_(1 - lr * update.group["weight_decay"])
-        p.add_(part_NRC.reshape(p.shape), alpha=-lr * scale)
+    # In the weights' own type and order, so that each group below is moved by one kernel.
+    ready_NRC = every_NRC.to(updates[0].parameter.dtype).contiguous()
+    parts = torch.split(ready_NRC, [update.blocks.size(0) for update in updates])
+    alike: dict[tuple[float, float], list[tuple[Tensor, Tensor]]] = {}
+    for (p, group, _), part_NRC in zip(updates, parts, strict=True):
+        pairs = alike.setdefault((group["lr"], group["weight_decay"]), [])
+        pairs.append((p, part_NRC.view(p.shape)))
+    for (lr, weight_decay), pairs in alike.items():
+        parameters, steps = map(list, zip(*pairs, strict=True))
+        if weight_decay:
+            torch._foreach_mul_(parameters, 1 - lr * weight_decay)
+        torch._foreach_add_(parameters, steps, alpha=-lr * scale)
 
 
 def orthogonal(matrices_NRC: Tensor) -> Tensor:

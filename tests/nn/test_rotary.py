@@ -1,0 +1,32 @@
+"""Rotary positions."""
+
+import pytest
+import torch
+
+from sparing.nn.rotary import PERIOD, Rotary
+
+
+def scores(rotary: Rotary, start: int) -> torch.Tensor:
+    torch.manual_seed(0)
+    query, key = torch.randn(1, 6, 2, 8).double(), torch.randn(1, 6, 2, 8).double()
+    at = torch.tensor([start])
+    return torch.einsum("bthk,bshk->bhts", rotary(query, at), rotary(key, at))
+
+
+@pytest.mark.parametrize("start", [1, 777, PERIOD - 3, 10 * PERIOD + 5])
+def test_only_distances_matter_wherever_the_text_stands(start: int) -> None:
+    rotary = Rotary(8).double()
+    torch.testing.assert_close(scores(rotary, start), scores(rotary, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
+    rotary, x = Rotary(8), torch.randn(2, 5, 1, 8)
+    turned = rotary(x, torch.zeros(2, dtype=torch.int64))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(turned[:, 0], x[:, 0])
+    assert (turned[:, 1:] - x[:, 1:]).abs().amax() > 0.1
+
+
+def test_an_odd_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="even"):
+        Rotary(7)
