@@ -281,3 +281,21 @@ def test_it_learns_the_toy_text(tmp_path: Path) -> None:
     fit(run, budget(steps=150), ScheduleConfig(), desk(tmp_path, Shelf()))
     told = [e for e in read(tmp_path / "metrics.jsonl") if e["kind"] == "train"]
     assert told[-1]["nats_per_token"] < 0.9 < 1.5 < told[0]["nats_per_token"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampling", ["soft", "straight-through", "single-path"])
+def test_all_blocks_mix_in_bfloat16_on_a_gpu(sampling: str) -> None:
+    wide = {"candidates": "lsaxgbfi", "span_limit": 64, "span_starts": (8.0, 16.0), "head_dim": 16}
+    model = lively(supernet(sampling=sampling, turn=2, dim=64, boom_dim=64, **wide)).cuda().train()
+    state, tokens = model.initial_state(4), TOKENS.cuda()
+    for step in range(4):
+        model.before_step(step, step / 4)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(tokens, state)
+            nats = model.head.nats(out.hidden_BTD, tokens).mean()
+        (nats + out.penalty).backward()
+        state = out.state
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+        model.zero_grad()
