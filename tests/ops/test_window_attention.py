@@ -1,14 +1,8 @@
 """Windowed attention: the two fast forms against the definition, gradients included."""
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
-
-if not torch.cuda.is_available():
-    # Read when the kernels are defined: they then run as plain Python.
-    os.environ["TRITON_INTERPRET"] = "1"
 
 from sparing.ops.window_attention import Edge, reference, sliced
 
