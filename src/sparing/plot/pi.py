@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = re.compile(r"pi\.(\d+)\.(.)")
-FRAMES = 60
+FRAMES = 48
 """The most frames of a film; a search notes many more."""
 FRAME_MS = 120
 LAST_MS = 2500
@@ -132,9 +132,10 @@ def _picture(figure: "Figure") -> Any:
     from PIL import Image
 
     with io.BytesIO() as buffer:
-        figure.savefig(buffer, format="png", dpi=100)
+        figure.savefig(buffer, format="png", dpi=80)
         buffer.seek(0)
-        return Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE, colors=64)
+        # All is grey; a palette of colours would be guessed anew for every frame.
+        return Image.open(buffer).convert("L")
 
 
 def _rows(entry: Mapping[str, Any]) -> dict[str, list[float]]:
