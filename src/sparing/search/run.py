@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device
+from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.patterns import at_random
@@ -12,7 +13,7 @@ from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pi import calm_since, draw_cooling, draw_pi, frames, save_film
 from sparing.plot.series import read_diaries
-from sparing.runs.config import RunConfig, to_json
+from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
@@ -60,7 +61,9 @@ def search(
     supernet_of(run)
     hardware = device.pick(options.device, run.train.precision)
     if budget is not None and not options.resume:
-        run = priced(run, budget, hardware)
+        # The softmax is part of the price, and only the text says how wide it is.
+        tokens = prepare(run.data, options.source, progress=options.progress)
+        run = priced(for_vocab(run, tokens.vocab.size), budget, hardware)
     signal = train(run, path, options)
     folder = open_run(path)
     if budget is not None and budget.currency == "time" and not options.resume:
