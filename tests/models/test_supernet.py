@@ -9,7 +9,8 @@ import torch
 from tests.train.toy import Shelf, budget, desk, training
 
 from sparing.errors import UserError
-from sparing.models.stack import Stack, StackConfig
+from sparing.models.branches import StackConfig
+from sparing.models.stack import Stack
 from sparing.models.supernet import Supernet, SupernetConfig
 from sparing.runs.config import from_json
 from sparing.train.capture import load_model_tensors, model_tensors, restore

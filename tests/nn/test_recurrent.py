@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.nn.recurrent import CORES, LSTMCore, QRNNCore
+from sparing.nn.recurrent import CORES, GRUCore, LSTMCore, QRNNCore
 from sparing.ops.dropout import dropout
 
 CUDA = pytest.param(
@@ -197,14 +197,15 @@ def test_the_qrnn_is_its_equations() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("weight_drop", [0.0, 0.2])
-def test_small_gradients_survive_bfloat16(weight_drop: float) -> None:
+@pytest.mark.parametrize("kind", ["lstm", "lstm dropped", "gru"])
+def test_small_gradients_survive_bfloat16(kind: str) -> None:
     # In float16 the least number is 6e-8: the mean loss of a large batch has smaller gradients.
     torch.manual_seed(0)
-    core = LSTMCore(32, weight_drop=weight_drop).cuda()
+    dropped = LSTMCore(32, weight_drop=0.2)
+    core = {"lstm": LSTMCore(32), "lstm dropped": dropped, "gru": GRUCore(32)}[kind].cuda()
     x_BTD, state = torch.randn(2, 5, 32).cuda(), tuple(torch.zeros(2, 2, 32).cuda())
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        y_BTD, _ = core(x_BTD, state)
+        y_BTD, _ = core(x_BTD, state[: len(core.state_names)])
     (1e-9 * y_BTD.float().sum()).backward()
     assert y_BTD.dtype == torch.bfloat16
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in core.parameters())

@@ -12,23 +12,31 @@ CASES = {
     "memory, tiles cut": {"segment": 150, "memory": 130, "spans": [40.3, 200.7], "first": [0, 130]},
     "no memory": {"segment": 300, "memory": 0, "spans": [10.2, 500.0], "first": [0, 0]},
     "short spans": {"segment": 130, "memory": 200, "spans": [0.5, 90.0], "first": [3, 77]},
+    "whole spans": {"segment": 70, "memory": 70, "spans": [32.0, 64.0], "first": [0, 70]},
+    "one query": {"segment": 1, "memory": 90, "spans": [5.5, 80.0], "first": [0, 90]},
+    "ramp of one": {"segment": 40, "memory": 30, "spans": [3.5, 9.0], "first": [0, 5], "ramp": 1},
+    "wider": {"segment": 40, "memory": 30, "spans": [9.5, 50.0], "first": [2, 0], "width": 64},
     "long inside": {"segment": 260, "memory": 300, "spans": [250.5, 400.25], "first": [0, 11]},
 }
 
 
-def outcome(attend, case: dict, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Output and gradients of query, fresh entries and spans."""
+def outcome(attend, case: dict) -> list[Tensor]:
+    """Output and gradients of query, fresh entries and spans; what does not exist is poison."""
     torch.manual_seed(0)
-    segment, memory, ramp = case["segment"], case["memory"], 32
-    query = torch.randn(2, segment, 2, 16, dtype=dtype)
-    fresh = torch.randn(2, segment, 2, 2, 16, dtype=dtype)
-    stored = torch.cat([torch.randn(2, memory, 2, 2, 16, dtype=dtype), fresh], dim=1).to(DEVICE)
+    segment, memory, ramp = case["segment"], case["memory"], case.get("ramp", 32)
+    width = case.get("width", 16)
+    query = torch.randn(2, segment, 2, width)
+    fresh = torch.randn(2, segment, 2, 2, width)
+    old = torch.randn(2, memory, 2, 2, width)
+    for lane, first in enumerate(case["first"]):
+        old[lane, :first] = 10.0
+    stored = torch.cat([old, fresh], dim=1).to(DEVICE)
     query, fresh = (x.to(DEVICE).requires_grad_() for x in (query, fresh))
     span = torch.tensor(case["spans"], device=DEVICE, requires_grad=True)
     edge = Edge(span, torch.tensor(case["first"], device=DEVICE), ramp)
     out = attend(query, fresh, stored, edge)
     torch.manual_seed(1)
-    out.backward(torch.randn(2, segment, 2, 16).to(out))
+    out.backward(torch.randn(2, segment, 2, width).to(out))
     return [out.detach(), query.grad, fresh.grad, span.grad]
 
 
@@ -74,3 +82,32 @@ def test_span_gradient_is_the_slope() -> None:
     loss(span).backward()
     slope = (loss(span.detach() + 1e-5) - loss(span.detach() - 1e-5)) / 2e-5
     torch.testing.assert_close(span.grad[0], slope, rtol=1e-5, atol=1e-8)
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.window_attention import fused
+
+    query, fresh = torch.randn(1, 20, 1, 16), torch.randn(1, 20, 2, 1, 16)
+    inputs = [x.to(DEVICE).requires_grad_() for x in (query, fresh)]
+    span = torch.tensor([7.5], device=DEVICE, requires_grad=True)
+    first = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    arguments = (*inputs, inputs[1].detach().clone(), span, first, 8)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(fused._attend, arguments, test_utils=checks)
+
+
+def test_entries_in_another_order_of_axes_are_read_rightly() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.window_attention import fused
+
+    query, fresh = torch.randn(1, 20, 2, 16).to(DEVICE), torch.randn(1, 20, 2, 2, 16).to(DEVICE)
+    edge = Edge(torch.tensor([7.5, 3.0], device=DEVICE), torch.zeros(1, device=DEVICE).long(), 8)
+    odd = fresh.transpose(2, 3).contiguous().transpose(2, 3)
+    assert not odd.is_contiguous()
+    torch.testing.assert_close(
+        fused.window_attention(query, fresh, odd, edge),
+        reference.window_attention(query, fresh, fresh, edge),
+        rtol=1e-4,
+        atol=2e-5,
+    )

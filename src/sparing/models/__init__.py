@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
+from sparing.models.branches import StackConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
-from sparing.models.stack import Stack, StackConfig
+from sparing.models.stack import Stack
 from sparing.models.supernet import Supernet, SupernetConfig
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 

@@ -2,11 +2,10 @@
 
 Axes: B batch, T segment, D dim. The house's own family: what the others taught, in one place, and
 what a search over blocks is retrained as. Every branch norms its own input (pre-norm) and starts by
-adding little or nothing.
+adding little: nothing for attention with learned spans and feed-forward, most for Boom.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,172 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
+from sparing.models.branches import StackConfig, branch
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead
 from sparing.nn.attention import compute_dtype
-from sparing.nn.blocks.api import Block, Identity
-from sparing.nn.blocks.boom import BoomBlock
-from sparing.nn.blocks.feedforward import Activation, FeedForward
-from sparing.nn.blocks.recurrent import RecurrentBlock
-from sparing.nn.blocks.relative import RelativeBlock
-from sparing.nn.blocks.single_head import SingleHeadBlock
-from sparing.nn.blocks.span import SpanAttention, settle
+from sparing.nn.blocks.api import Block
+from sparing.nn.blocks.span import settle
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.ngram import NgramEmbedding
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StackConfig:
-    """Settings of the family."""
-
-    vocab_size: int
-    """Symbols the model reads and predicts."""
-    pattern: str = "af" * 12
-    """One letter per branch, in order; spaces are free. See `BRANCHES`."""
-    dim: int = 512
-    """Width of the residual stream."""
-    heads: int = 8
-    """Heads of each attention."""
-    head_dim: int = 64
-    """Width of a head."""
-    ff_dim: int = 2048
-    """Width inside feed-forward branches."""
-    activation: Activation = "relu2"
-    """Inside feed-forward branches."""
-    boom_dim: int | None = None
-    """Width inside Boom, a multiple of `dim`; none: four times `dim`."""
-    memory: int = 512
-    """Transformer-XL and single-headed attention: positions before the segment they attend to."""
-    span_limit: int = 8192
-    """Adaptive span: the farthest a head may learn to look, in positions."""
-    span_starts: tuple[float, ...] = (32, 64, 128, 256, 512, 1024, 1536, 2048)
-    """Adaptive span: where the heads' spans begin, dealt in turn."""
-    span_price: float = 0.0
-    """Adaptive span: nats per token for each position of the mean span."""
-    ramp: int = 32
-    """Adaptive span: positions over which a window fades out."""
-    ngrams: tuple[int, ...] = ()
-    """Lengths of the token groups that have hashed vectors of their own; none: single tokens."""
-    ngram_rows: int = 32768
-    """Rows of each group's table, a power of two."""
-    ngram_dim: int = 64
-    """Width of those tables."""
-    reminder: bool = True
-    """Each branch reads a learned mix of the stream and the first embedding."""
-    dropout: float = 0.0
-    """On the embedding and on what each branch adds."""
-    dropout_attention: float = 0.0
-    """Transformer-XL attention: on its weights."""
-    dropout_output: float = 0.0
-    """Before the softmax."""
-    dropout_words: float = 0.0
-    """Share of the vocabulary that reads as nothing for a segment."""
-    weight_drop: float = 0.0
-    """Recurrent branches: on the hidden-to-hidden weights."""
-    tied: bool = False
-    """The softmax uses the embedding's vectors."""
-    cutoffs: tuple[int, ...] = ()
-    """Where words, most frequent first, are cut into clusters; none: one plain softmax."""
-    shrink: int = 1
-    """How many times narrower each cluster's vectors are than those of the one before, in the
-    softmax and, where tied, in the embedding."""
-
-    def __post_init__(self) -> None:
-        sizes = ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        strange = sorted(set(self.letters) - set(BRANCHES))
-        if strange or not self.letters:
-            known = ", ".join(f"{letter} {why}" for letter, (why, _) in BRANCHES.items())
-            raise ValueError(f"pattern {self.pattern!r} must be made of: {known}")
-        for name in RATES:
-            if not 0 <= (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
-        if self.memory < 0:
-            raise ValueError(f"memory must not be negative, not {self.memory}")
-        parts = clusters(self.vocab_size, self.cutoffs)
-        if self.dim < self.shrink ** (len(parts) - 1):
-            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
-        if self.span_price < 0:
-            raise ValueError(f"span_price must not be negative, not {self.span_price}")
-
-    @property
-    def letters(self) -> str:
-        """The pattern without spaces."""
-        return "".join(self.pattern.split())
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether words are clustered."""
-        return bool(self.cutoffs) or self.shrink > 1
-
-
-RATES = ("dropout", "dropout_attention", "dropout_output", "dropout_words", "weight_drop")
-
-
-def _span(c: StackConfig) -> Block:
-    starts = [min(start, c.span_limit) for start in c.span_starts]
-    return SpanAttention(
-        c.dim,
-        c.heads,
-        c.head_dim,
-        limit=c.span_limit,
-        starts=starts,
-        ramp=c.ramp,
-        price=c.span_price,
-        dropout=c.dropout,
-    )
-
-
-def _relative(c: StackConfig) -> Block:
-    return RelativeBlock(
-        c.dim,
-        c.heads,
-        c.head_dim,
-        memory=c.memory,
-        dropout=c.dropout,
-        dropout_attention=c.dropout_attention,
-    )
-
-
-def _single_head(c: StackConfig) -> Block:
-    return SingleHeadBlock(c.dim, memory=c.memory, dropout=c.dropout)
-
-
-def _lstm(c: StackConfig) -> Block:
-    return RecurrentBlock(c.dim, core="lstm", dropout=c.dropout, weight_drop=c.weight_drop)
-
-
-def _scan(c: StackConfig) -> Block:
-    return RecurrentBlock(c.dim, core="qrnn", dropout=c.dropout, weight_drop=c.weight_drop)
-
-
-def _boom(c: StackConfig) -> Block:
-    return BoomBlock(c.dim, c.boom_dim or 4 * c.dim, dropout=c.dropout)
-
-
-def _feed_forward(c: StackConfig) -> Block:
-    return FeedForward(c.dim, c.ff_dim, dropout=c.dropout, activation=c.activation)
-
-
-BRANCHES: Mapping[str, tuple[str, Callable[[StackConfig], Block]]] = {
-    "a": ("adaptive-span attention", _span),
-    "f": ("feed-forward", _feed_forward),
-    "x": ("Transformer-XL attention", _relative),
-    "s": ("single-headed attention", _single_head),
-    "l": ("LSTM", _lstm),
-    "g": ("gated scan", _scan),
-    "b": ("Boom", _boom),
-    "i": ("identity", lambda c: Identity(c.dim)),
-}
-"""Letter -> what it is, and how it is made."""
-
-
 TABLE_STD = 0.02
 
 
-class Stream(NamedTuple):
+class Residual(NamedTuple):
     """The residual stream on its way into some branches."""
 
     hidden_BTD: Tensor
@@ -217,7 +63,7 @@ class Stack(LanguageModel):
     def initial_state(self, batch: int) -> State:
         """What each branch carries, under its number."""
         like = next(self.parameters()).detach()
-        settle(self.modules())
+        self._settle()
         state = State()
         for number, block in self._numbered():
             own = block.initial_state(batch, like)
@@ -228,12 +74,12 @@ class Stack(LanguageModel):
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
-        settle(self.modules())
+        self._settle()
         first_BTD, carried = self._embed(tokens_BT, state)
         hidden_BTD = first_BTD
         shares = self._shares()
         for group, share in zip(self._groups, shares, strict=True):
-            hidden_BTD, after = self._run(group, Stream(hidden_BTD, first_BTD, share), state)
+            hidden_BTD, after = self._run(group, Residual(hidden_BTD, first_BTD, share), state)
             carried |= after
         zero = first_BTD.new_zeros((), dtype=torch.float32)
         penalty = torch.stack([block.penalty(zero) for _, block in self._numbered()]).sum()
@@ -247,7 +93,7 @@ class Stack(LanguageModel):
         both_2N = torch.stack([self.keep, self.remind])
         return list(torch.split(both_2N, [len(group) for group in self._groups], dim=1))
 
-    def _run(self, group: range, stream: Stream, state: State) -> tuple[Tensor, State]:
+    def _run(self, group: range, stream: Residual, state: State) -> tuple[Tensor, State]:
         """The stream after some consecutive branches, and what they carry on."""
         blocks = [self._block(number) for number in group]
         states = [_of_block(state, number) for number in group]
@@ -281,9 +127,10 @@ class Stack(LanguageModel):
     def telemetry(self) -> dict[str, float]:
         """Every branch's own, under its number."""
         return {
-            f"{name}.{number}": value
+            ".".join([kind, str(number), *rest]): value
             for number, block in self._numbered()
             for name, value in block.telemetry().items()
+            for kind, *rest in [name.split(".")]
         }
 
     def compile_parts(self) -> None:
@@ -295,6 +142,7 @@ class Stack(LanguageModel):
 
     def flops_per_token(self) -> float:
         """Branches and softmax, rarer clusters left out."""
+        self._settle()
         branches = sum(block.flops_per_token() for _, block in self._numbered())
         c = self.config
         shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
@@ -302,8 +150,14 @@ class Stack(LanguageModel):
 
     def state_numbers(self) -> int:
         """What the branches carry, and the last few tokens."""
+        self._settle()
         tokens = 0 if self.ngrams is None else self.ngrams.history
         return tokens + sum(block.state_numbers() for _, block in self._numbered())
+
+    def _settle(self) -> None:
+        """Let attention know its spans; a model without weights has only their first ones."""
+        if not next(self.parameters()).is_meta:
+            settle(self.modules())
 
     def _block(self, number: int) -> Block:
         block = self.blocks[number]
@@ -316,21 +170,16 @@ class Stack(LanguageModel):
             yield number, block
 
 
-def branch(letter: str, config: StackConfig) -> Block:
-    """A fresh block of the kind a letter names."""
-    return BRANCHES[letter][1](config)
-
-
 def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
     """What reads symbols and what predicts them."""
-    table = nn.Embedding(c.vocab_size, c.dim)
     if c.adaptive:
         narrow = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
         head = AdaptiveHead(narrow, tied=c.tied, tied_projections="none")
-        for weight in (*narrow.weights, *head.weights):
+        for weight in narrow.weights if c.tied else head.weights:
             nn.init.normal_(weight, std=TABLE_STD)
         # Rare words are read in full where that is not the softmax's own table.
-        return narrow if c.tied else table, head
+        return narrow if c.tied else nn.Embedding(c.vocab_size, c.dim), head
+    table = nn.Embedding(c.vocab_size, c.dim)
     if not c.tied:
         # The first guess is the same for every symbol, and costs log V.
         return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
@@ -341,7 +190,7 @@ def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
 
 
 def through(
-    blocks: Sequence[Block], stream: Stream, states: Sequence[State], deltas: Sequence[Tensor]
+    blocks: Sequence[Block], stream: Residual, states: Sequence[State], deltas: Sequence[Tensor]
 ) -> tuple[Tensor, list[State]]:
     """The stream after `blocks`, and their states; `deltas` were computed before them."""
     hidden_BTD, carried = stream.hidden_BTD, []
@@ -354,12 +203,14 @@ def through(
     return hidden_BTD, carried
 
 
-def blend(stream: Stream, hidden_BTD: Tensor, number: int) -> Tensor:
+def blend(stream: Residual, hidden_BTD: Tensor, number: int) -> Tensor:
     """A learned mix of the stream and the first embedding, where there is one."""
     if stream.shares_2N is None:
         return hidden_BTD
-    keep, remind = stream.shares_2N[:, number].to(hidden_BTD.dtype).unbind()
-    return keep * hidden_BTD + remind * stream.first_BTD
+    keep, remind = stream.shares_2N[:, number].unbind()
+    # In the shares' own precision: bfloat16 would round 1.003 to 1, but only where not compiled.
+    mixed_BTD = keep * hidden_BTD.to(keep.dtype) + remind * stream.first_BTD.to(keep.dtype)
+    return mixed_BTD.to(hidden_BTD.dtype)
 
 
 def grouped(blocks: Sequence[Block]) -> Iterator[range]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.models.stack import BRANCHES, Stack, StackConfig, branch
+from sparing.models.branches import BRANCHES, StackConfig, branch
+from sparing.models.stack import Stack
 from sparing.nn.blocks.mixed import Mixed
 from sparing.nn.lanes import LaneHead
 from sparing.nn.mixing import (

@@ -13,13 +13,13 @@ MULTIPLIER = 0x9E3779B1
 class NgramEmbedding(nn.Module):
     """The sum of a vector for the last 2 tokens, one for the last 3 and so on, projected to `dim`.
 
-    Equal n-grams share a row; so do, rarely, different ones whose hashes meet.
+    Equal n-grams share a row, and so do different ones whose hashes meet: with fewer rows than the
+    text has n-grams that is the rule, and the branches above have to tell them apart.
     """
 
     def __init__(self, dim: int, *, lengths: tuple[int, ...], rows: int, width: int) -> None:
         super().__init__()
-        if rows & (rows - 1) or min(lengths) < 2:
-            raise ValueError("n-grams need a power of two of rows, and at least two tokens each")
+        check_ngrams(lengths, rows, width)
         self.lengths, self.rows = lengths, rows
         self.history = max(lengths) - 1
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in lengths)
@@ -57,3 +57,13 @@ class NgramEmbedding(nn.Module):
             if back + 1 in self.lengths:
                 rows.append(hashed_BT % self.rows)
         return rows
+
+
+def check_ngrams(lengths: tuple[int, ...], rows: int, width: int) -> None:
+    """Refuse what no tables can be made of."""
+    if rows < 1 or rows & (rows - 1):
+        raise ValueError(f"rows of n-grams must be a power of two, not {rows}")
+    if min(lengths) < 2 or list(lengths) != sorted(set(lengths)):
+        raise ValueError(f"lengths of n-grams must rise from at least 2, not {lengths}")
+    if width < 1:
+        raise ValueError(f"tables of n-grams must be at least 1 wide, not {width}")

@@ -97,8 +97,19 @@ class GRUCore(nn.Module):
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
-        y_BTD, hidden_1BD = self.cell(x_BTD, state[0].unsqueeze(0).contiguous())
+        hidden_1BD = state[0].unsqueeze(0).contiguous()
+        if _cast_wrongly(x_BTD):
+            y_BTD, hidden_1BD = self._called(x_BTD, hidden_1BD)
+        else:
+            y_BTD, hidden_1BD = self.cell(x_BTD, hidden_1BD)
         return y_BTD, (hidden_1BD.squeeze(0),)
+
+    def _called(self, x_BTD: Tensor, hidden_1BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The same kernel in bfloat16; the settings are those of `_lstm`."""
+        with torch.autocast("cuda", enabled=False):
+            weights = _in_one_piece([weight.bfloat16() for weight in self.cell.all_weights[0]])
+            x_BTD, hidden_1BD = x_BTD.bfloat16(), hidden_1BD.bfloat16()
+            return torch.gru(x_BTD, hidden_1BD, weights, True, 1, 0.0, self.training, False, True)
 
 
 class QRNNCore(nn.Module):

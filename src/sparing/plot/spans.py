@@ -34,7 +34,7 @@ def draw_spans(windows: Mapping[Head, float], title: str, origin: str) -> "Figur
     depth = 1 + max(layer for layer, _ in windows)
     figure = new_figure(max(6.0, 2.5 + 0.55 * depth), 4.6)
     axes = figure.add_subplot()
-    for layer in range(depth):
+    for layer in sorted({layer for layer, _ in windows}):
         heads = sorted((w for (own, _), w in windows.items() if own == layer), reverse=True)
         width = 0.8 / len(heads)
         places = [layer + 1 - 0.4 + width * (at + 0.5) for at in range(len(heads))]

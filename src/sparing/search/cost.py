@@ -22,9 +22,10 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models import FAMILIES
 from sparing.models.api import size_bytes
+from sparing.models.branches import StackConfig, branch
 from sparing.models.cost import cost
 from sparing.models.patterns import cost_of
-from sparing.models.stack import Stack, StackConfig, branch
+from sparing.models.stack import Stack
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
 

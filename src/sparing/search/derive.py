@@ -6,8 +6,8 @@ import torch
 
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.models.branches import StackConfig
 from sparing.models.patterns import cost_of, likeliest
-from sparing.models.stack import StackConfig
 from sparing.models.supernet import Supernet, SupernetConfig
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model

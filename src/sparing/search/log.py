@@ -5,7 +5,7 @@ from typing import Any
 
 from sparing import files, units
 from sparing.config import described
-from sparing.models.stack import BRANCHES
+from sparing.models.branches import BRANCHES
 from sparing.plot.pi import Frame, frames
 from sparing.plot.series import Diary
 from sparing.runs.folder import RunFolder

@@ -27,6 +27,7 @@ def read(block: Block, hidden_BTD: Tensor, size: int) -> tuple[Tensor, State]:
     state, pieces = block.initial_state(hidden_BTD.size(0), hidden_BTD), []
     for piece_BTD in hidden_BTD.split(size, dim=1):
         delta_BTD, state = block(piece_BTD, state)
+        state = block.kept(state)
         pieces.append(delta_BTD)
     return torch.cat(pieces, dim=1), state
 

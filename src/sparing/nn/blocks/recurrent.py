@@ -42,7 +42,9 @@ class RecurrentBlock(Block):
         """See `Block`."""
         before = tuple(state[name] for name in self.core.state_names)
         y_BTD, after = self.core(self.norm(hidden_BTD), before)
-        carried = dict(zip(self.core.state_names, (x.detach() for x in after), strict=True))
+        # Copies: the last cells of a scan are a view that would keep all of them alive.
+        last = (x.detach().clone() for x in after)
+        carried = dict(zip(self.core.state_names, last, strict=True))
         return self.dropout(y_BTD), carried
 
     @torch.no_grad()

@@ -124,9 +124,9 @@ class SpanAttention(Block):
         self.log_span.clamp_(0, math.log1p(self.limit))
 
     def telemetry(self) -> dict[str, float]:
-        """The span of every head."""
+        """The window of every head: its span and the ramp."""
         spans = self.spans().detach().tolist()
-        return {f"span.{head}": span for head, span in enumerate(spans)}
+        return {f"span.{head}": span + self.attend.ramp for head, span in enumerate(spans)}
 
     def compile_parts(self) -> None:
         """All but the bookkeeping."""

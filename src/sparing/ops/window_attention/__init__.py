@@ -12,6 +12,8 @@ __all__ = ["SHORTEST", "Edge", "window_attention"]
 
 SHORTEST = 16
 """Queries below which the fused kernel could not fill a tile."""
+WIDTHS = (16, 32, 64, 128, 256)
+"""Of heads that the fused kernel has tiles for."""
 
 
 def window_attention(
@@ -22,8 +24,8 @@ def window_attention(
     `stored` ends with a copy of `fresh`, the entries of the queries' own positions; what is before
     it is memory and gets no gradient.
     """
-    fused = query_BTHK.is_cuda and query_BTHK.size(1) >= SHORTEST
-    if not fused:
+    segment, width = query_BTHK.size(1), query_BTHK.size(3)
+    if not (query_BTHK.is_cuda and segment >= SHORTEST and width in WIDTHS):
         return sliced.window_attention(query_BTHK, fresh_BT2HK, stored_BS2HK, edge)
     # Triton is there where there is a GPU, and only there is it needed.
     from sparing.ops.window_attention.fused import window_attention as kernel

@@ -25,6 +25,9 @@ def window_attention(
 ) -> Tensor:
     """See the package's docstring."""
     query_BTHK = query_BTHK.to(stored_BS2HK.dtype).contiguous()
+    # The kernels know the strides of lanes and positions only.
+    if not stored_BS2HK[0, 0].is_contiguous():
+        stored_BS2HK = stored_BS2HK.contiguous()
     span_H, first_B = edge.span_H.float(), edge.first_B.to(torch.int32)
     mixed_BTHK: Tensor = _attend(query_BTHK, fresh_BT2HK, stored_BS2HK, span_H, first_B, edge.ramp)[
         0
@@ -114,7 +117,7 @@ _attend.register_autograd(_gradients, setup_context=_save)
 
 def _tile(usual: dict[str, int], width: int) -> dict[str, int]:
     """Wide heads need more registers and more shared memory for each tile."""
-    return usual if width <= 64 else usual | {"num_warps": 8, "num_stages": 2}
+    return usual if width <= 64 else usual | {"num_warps": 8, "num_stages": 3 - width // 128}
 
 
 def _scale(width: int) -> float:

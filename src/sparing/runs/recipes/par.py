@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
+from sparing.models.branches import StackConfig
 from sparing.models.patterns import interleaved, par, sandwich, sha
-from sparing.models.stack import StackConfig
 from sparing.models.supernet import SupernetConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.train.config import TrainConfig

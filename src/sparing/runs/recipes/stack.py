@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
-from sparing.models.stack import StackConfig
+from sparing.models.branches import StackConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig

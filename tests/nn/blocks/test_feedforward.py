@@ -1,0 +1,22 @@
+"""Feed-forward as a branch."""
+
+import pytest
+import torch
+from tests.nn.blocks import laws
+
+from sparing.nn.blocks.feedforward import Activation, FeedForward
+
+
+@pytest.mark.parametrize("activation", ["relu2", "relu", "gelu"])
+def test_it_obeys_the_laws(activation: Activation) -> None:
+    laws.everything(FeedForward(laws.DIM, 16, activation=activation))
+
+
+def test_it_is_what_its_formula_says() -> None:
+    block = laws.lively(FeedForward(laws.DIM, 16))
+    hidden = laws.stream()
+    normed = (
+        hidden / (hidden.square().mean(-1, keepdim=True) + torch.finfo(hidden.dtype).eps).sqrt()
+    )
+    wide = (normed @ block.widen.weight.T).clamp(min=0) ** 2
+    torch.testing.assert_close(block(hidden, {})[0], wide @ block.narrow.weight.T)

@@ -1,0 +1,72 @@
+"""Attention with learned spans as a branch."""
+
+import math
+
+import pytest
+import torch
+from tests.nn.blocks import laws
+
+from sparing.nn.blocks.span import GRAIN, SpanAttention, settle
+
+
+def attention(**settings: object) -> SpanAttention:
+    usual = {"limit": 64, "starts": (3.5, 20.25), "ramp": 4, "price": 1e-3}
+    return SpanAttention(laws.DIM, 2, 4, **(usual | settings))
+
+
+def test_it_obeys_the_laws() -> None:
+    laws.everything(attention())
+
+
+def test_spans_stay_between_nothing_and_the_limit() -> None:
+    block = attention()
+    with torch.no_grad():
+        block.log_span.copy_(torch.tensor([-1.0, 50.0]))
+    assert block.spans().tolist() == pytest.approx([0.0, 64.0], rel=1e-5)
+    block.after_step()
+    assert block.log_span.tolist() == pytest.approx([0.0, math.log1p(64)])
+
+
+def test_a_span_beyond_its_limit_can_come_back() -> None:
+    block = attention()
+    with torch.no_grad():
+        block.log_span.fill_(50.0)
+    block.spans().sum().backward()
+    assert block.log_span.grad is not None
+    assert (block.log_span.grad > 0).all()
+
+
+def test_the_price_is_that_of_the_mean_span() -> None:
+    block, zero = attention(), torch.zeros(())
+    assert block.penalty(zero).item() == pytest.approx(1e-3 * (3.5 + 20.25) / 2)
+    assert attention(price=0.0).penalty(zero) is zero
+
+
+def test_a_window_may_grow_and_shrink_under_carried_state() -> None:
+    block = attention(limit=2000, starts=(10.0, 300.0)).double()
+    hidden = laws.stream(1, 12)
+    state = block.initial_state(1, hidden)
+    assert state["entries"].size(1) == 2 * GRAIN
+    for span, window in ((1000.0, 2 * GRAIN + 12), (5.0, GRAIN)):
+        with torch.no_grad():
+            block.log_span.fill_(math.log1p(span))
+        settle([block])
+        delta, state = block(hidden, state)
+        state = block.kept(state)
+        assert delta.isfinite().all()
+        assert state["entries"].size(1) == window
+    assert state["seen"].tolist() == [24]
+
+
+def test_keys_before_the_text_do_not_exist() -> None:
+    block = laws.lively(attention())
+    hidden = laws.stream(1, 6)
+    state = block.initial_state(1, hidden)
+    poisoned = state | {"entries": torch.full_like(state["entries"], 1e3)}
+    torch.testing.assert_close(block(hidden, poisoned)[0], block(hidden, state)[0])
+
+
+@pytest.mark.parametrize("settings", [{"limit": 0}, {"starts": ()}, {"starts": (65.0,)}])
+def test_spans_that_cannot_be_are_refused(settings: dict) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        attention(**settings)
