@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORED, Head
-from sparing.nn.state import State, joined, lanes, size_bytes
+from sparing.nn.state import State, joined, lanes, lengthened, size_bytes
 
 __all__ = [
     "IGNORED",
@@ -18,6 +18,7 @@ __all__ = [
     "State",
     "joined",
     "lanes",
+    "lengthened",
     "size_bytes",
 ]
 
