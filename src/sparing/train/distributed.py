@@ -3,6 +3,7 @@
 `Ranks` is one process alone, for which everything is a matter of course; `Many` is one of several.
 """
 
+import inspect
 import json
 import math
 import zlib
@@ -125,11 +126,12 @@ class Many(Ranks):
         # The compiled parts are small; cutting them at bucket edges would gain nothing.
         torch._dynamo.config.optimize_ddp = False
         size_bytes = sum(p.nbytes for p in loss.parameters())
+        once: dict[str, Any] = {_buffers(): False}
         ddp = DistributedDataParallel(
             loss,
-            broadcast_buffers=False,
             bucket_cap_mb=1 + math.ceil(size_bytes / 2**20),
             gradient_as_bucket_view=True,
+            **once,
         )
         ddp.register_comm_hook(self.how.reduction, added)
         return ddp
@@ -148,9 +150,9 @@ class Many(Ranks):
         """See `Ranks`: one all-gather of four numbers."""
         own = [float(self._stop.signal), self._clock.elapsed_s()]
         mine = torch.cat([figures.double(), figures.new_tensor(own, dtype=torch.float64)])
-        rows = mine.new_empty(self.size * len(mine))
-        dist.all_gather_into_tensor(rows, mine)
-        table = rows.view(self.size, -1).tolist()
+        rows = list(mine.new_empty(self.size, len(mine)))
+        dist.all_gather(rows, mine)
+        table = torch.stack(rows).tolist()
         self._unsound = [rank for rank, row in enumerate(table) if not math.isfinite(row[0])]
         self._stop.agreed = int(max(row[2] for row in table))
         self._clock.agreed_s = table[0][3]
@@ -218,6 +220,12 @@ class Many(Ranks):
         odd = [rank for rank, found in enumerate(sums) if found != sums[0]]
         if odd:
             raise UserError(f"rank {odd[0]} has other {what} than rank 0; give all the same")
+
+
+def _buffers() -> str:
+    """The name of DDP's option to send buffers at every step, which torch 2.13 changed."""
+    names = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
 
 
 def added(reduction: Reduction, bucket: GradBucket) -> Future[Tensor]:
