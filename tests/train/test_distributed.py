@@ -1,33 +1,27 @@
 """Several processes train as one: the same numbers, whatever their number."""
 
 import itertools
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
-import torch.distributed as dist
 from tests.models.tiny import CONFIGS, VOCAB
 from tests.train.crew import crew
 from tests.train.toy import CPU, Shelf, budget, desk
-from torch import Tensor
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
 from sparing.launch import Launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
-from sparing.nn.state import joined
 from sparing.train import checkpoint, journal
 from sparing.train.capture import handed_out, restore
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.distributed import Joining, Many, Ranks, together
-from sparing.train.loop import backward, fit
+from sparing.train.distributed import Joining, Loss, Ranks, together
+from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
@@ -65,17 +59,21 @@ def model_of(name: str) -> LanguageModel:
 
 def training(plan: Plan, ranks: Ranks, model: LanguageModel | None = None) -> Training:
     model = model or model_of(plan.name)
+    loss = ranks.wrapped(Loss(model))
     settings = StreamConfig(batch=BATCH, segment=6, randomised=True, length_std=1.0, longest=8)
-    return Training(
+    run = Training(
         model=model,
+        loss=loss,
         optimizer=build_optimizer(model, plan.optim),
         stream=Stream(text(), settings, ranks.lanes(BATCH)),
         hardware=CPU,
         scale=LossScale(),
-        state=model.initial_state(len(ranks.lanes(BATCH))),
+        state={},
         clip=plan.optim.clip,
         ranks=ranks,
     )
+    run.state = run.fresh_state(len(ranks.lanes(BATCH)))
+    return run
 
 
 def follow(ranks: Ranks, path: Path, plan: Plan) -> list[float]:
@@ -101,8 +99,10 @@ def follow(ranks: Ranks, path: Path, plan: Plan) -> list[float]:
     return [entry["nats_per_token"] for entry in entries if entry["kind"] == "train"]
 
 
-def follow_all(launch: Launch, path: Path, plans: Sequence[Plan]) -> list[list[float]]:
-    with together(launch, CPU.device, Joining(timeout_s=60)) as ranks:
+def follow_all(
+    launch: Launch, path: Path, plans: Sequence[Plan], *, sharded: bool = False
+) -> list[list[float]]:
+    with together(launch, CPU.device, Joining(timeout_s=60, sharded=sharded)) as ranks:
         return [follow(ranks, path / str(number), plan) for number, plan in enumerate(plans)]
 
 
@@ -126,3 +126,23 @@ def compare(tmp_path: Path, names: Sequence[str], sizes: Sequence[int], steps: i
 
 def test_two_processes_see_the_losses_of_one(tmp_path: Path) -> None:
     compare(tmp_path, OF_EACH_KIND, (2,), 50)
+
+
+OPTIMIZERS = {
+    "lamb": OptimConfig(name="lamb", lr=2e-3, weight_decay=1e-3, clip=0.5),
+    "adagrad": OptimConfig(name="adagrad", lr=0.02, tensor_clip=0.03),
+    "muon": OptimConfig(name="muon", lr=3e-3, weight_decay=0.1, clip=1.0),
+    "adam": OptimConfig(name="adam", lr=3e-3, eps=1e-4, lookahead=True),
+    "sgd": OptimConfig(name="sgd", lr=0.3, momentum=0.5),
+    "asgd": OptimConfig(name="asgd", lr=0.3),
+}
+
+
+def test_sharded_weights_take_the_same_steps(tmp_path: Path) -> None:
+    plans = [Plan("sha_rnn", 12, 2, optim=optim) for optim in OPTIMIZERS.values()]
+    plans += [Plan(name, 12, 2) for name in OF_EACH_KIND]
+    wanted = crew(follow_all, 1, tmp_path / "1", plans)[0]
+    found = crew(partial(follow_all, sharded=True), 2, tmp_path / "2", plans)
+    assert found[0] == found[1]
+    for plan, losses, expected in zip(plans, found[0], wanted, strict=True):
+        same(losses, expected, f"{plan.name} by {plan.optim.name}")

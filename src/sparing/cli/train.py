@@ -35,6 +35,9 @@ def train(
     ] = None,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Cut weights and optimizer state up between processes.")
+    ] = False,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds several processes wait for each other.")
     ] = TrainOptions().timeout_s,
@@ -55,6 +58,7 @@ def train(
         progress=not quiet and launch().rank == 0,
         head_start_s=process_age_s(),
         timeout_s=timeout,
+        sharded=shard,
         restarted=restarted,
     )
     signal = train_run(run, path, options)

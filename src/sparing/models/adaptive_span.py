@@ -255,6 +255,13 @@ class AdaptiveSpanTransformer(LanguageModel):
             for spans in self._spans()
         ]
 
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Keep spans in range where the weights are: `forward` may have been given copies."""
+        for _, block in self._numbered():
+            if isinstance(block.span, AdaptiveSpan):
+                block.span.ratio.clamp_(0, 1)
+
     def telemetry(self) -> dict[str, float]:
         """The window of every head, its ramp included; nothing where it depends on the text."""
         if self.config.span not in ("head", "layer"):

@@ -16,7 +16,7 @@ from sparing.errors import UserError
 from sparing.evaluate.loss import carried
 from sparing.files import locked
 from sparing.launch import launch
-from sparing.models.api import LanguageModel
+from sparing.models.api import LanguageModel, State
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig, for_vocab, from_json, to_json
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
@@ -25,7 +25,7 @@ from sparing.train import checkpoint, journal
 from sparing.train.capture import capture, handed_out, restore, resumable, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.clock import Clock
-from sparing.train.distributed import Joining, Ranks, together
+from sparing.train.distributed import Joining, Loss, Ranks, together
 from sparing.train.journal import Journal, Silence
 from sparing.train.loop import fit, spent
 from sparing.train.optim import build_optimizer
@@ -48,6 +48,8 @@ class TrainOptions:
     """Time the process has already spent; it counts against a budget in minutes."""
     timeout_s: float = 600.0
     """How long several processes wait for each other before they give up."""
+    sharded: bool = False
+    """Whether weights, gradients and optimizer state are cut up between the processes."""
     restarted: bool = False
     """Whether a launcher started the processes anew and `resume` was not asked for."""
 
@@ -80,7 +82,9 @@ def _joining(run: RunConfig, options: TrainOptions) -> Joining:
     size, batch = launch().size, run.train.batch
     if batch % size:
         raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
-    return Joining(timeout_s=options.timeout_s, reduction=run.train.reduction)
+    return Joining(
+        timeout_s=options.timeout_s, reduction=run.train.reduction, sharded=options.sharded
+    )
 
 
 def _within(
@@ -195,19 +199,22 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) 
     # The same weights everywhere, but not the same dropout.
     if ranks.rank:
         device.seed_everything((run.train.seed + RANK_STRIDE * ranks.rank) % (1 << 63))
-    split = tokens.split("train")
-    return Training(
+    split, loss = tokens.split("train"), ranks.wrapped(Loss(model))
+    training = Training(
         model=model,
+        loss=loss,
         optimizer=build_optimizer(model, run.optim),
         stream=_stream(run, tokens, Cursor(0, 0, 0), ranks),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
-        state=model.initial_state(len(ranks.lanes(run.train.batch))),
+        state=State(),
         clip=run.optim.clip,
         bytes_per_token=split.size_bytes / len(split.ids),
         ranks=ranks,
         launched=launch().id is not None,
     )
+    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
+    return training
 
 
 def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor, ranks: Ranks) -> Stream:

@@ -12,6 +12,7 @@ from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.distributed import Ranks
+from sparing.train.parts import alike
 from sparing.train.training import Progress, Training
 
 
@@ -21,13 +22,14 @@ def capture(run: Training) -> Checkpoint:
     for kind, own in generators(run).items():
         for rank, tensor in enumerate(run.ranks.listed(own)):
             state[of_rank(kind, rank)] = tensor
-    tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
-    return Checkpoint({**tensors, "state": state}, position(run))
+    model = run.ranks.complete(model_tensors(run.model))
+    optimizer = run.ranks.complete(run.optimizer.tensors())
+    return Checkpoint({"model": model, "optimizer": optimizer, "state": state}, position(run))
 
 
 def capture_weights(run: Training) -> Checkpoint:
     """The weights alone, and where they were reached."""
-    return Checkpoint({"model": model_tensors(run.model)}, position(run))
+    return Checkpoint({"model": run.ranks.complete(model_tensors(run.model))}, position(run))
 
 
 def position(run: Training) -> dict[str, Any]:
@@ -131,4 +133,4 @@ def load_model_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) -> N
         if tensor.shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)} there, {tuple(tensor.shape)} here"
             raise UserError(f"the checkpoint does not fit the model: {name} is {shapes}")
-        tensor.copy_(tensors[name])
+        tensor.copy_(alike(tensors[name], tensor))

@@ -50,6 +50,9 @@ class Joining:
     timeout_s: float = 600.0
     """How long one waits for the others before it gives up."""
     reduction: Reduction = "float32"
+    """Precision in which gradients travel."""
+    sharded: bool = False
+    """Whether weights, gradients and optimizer state are cut up between the processes."""
 
 
 class Ranks:
@@ -73,6 +76,14 @@ class Ranks:
     def reducing(self, loss: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """Around one piece's forward and backward; gradients travel with the `last` alone."""
         return nullcontext()
+
+    def whole(self, loss: nn.Module) -> AbstractContextManager[None]:
+        """Within, the model has all of its weights here, to be asked as if there were no others."""
+        return nullcontext()
+
+    def complete(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """All of each tensor; of use on rank 0 alone."""
+        return tensors
 
     def watch(self, stop: Stop, clock: Clock) -> None:
         """From now on, meetings agree on whether to stop and what time it is."""
@@ -255,9 +266,17 @@ def together(launch: Launch, device: torch.device, how: Joining) -> Iterator[Ran
             timeout=timedelta(seconds=how.timeout_s),
             device_id=device if cuda else None,
         )
-        yield Many(launch, device, how)
+        yield _kind(how)(launch, device, how)
         # Only after a good end: with a message under way, taking leave could wait for ever.
         dist.destroy_process_group()
+
+
+def _kind(how: Joining) -> type[Many]:
+    if not how.sharded:
+        return Many
+    from sparing.train.sharding import Sharded
+
+    return Sharded
 
 
 @contextmanager

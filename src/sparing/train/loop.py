@@ -32,7 +32,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
         while not stop.asked and (share := spent(run, config, clock)) < 1:
             segment = next(segments)
             if segment.fresh:
-                run.state = run.model.initial_state(segment.inputs_BT.size(0))
+                run.state = run.fresh_state(segment.inputs_BT.size(0))
             by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             nats, norm, state = backward(run, segment, pieces)
@@ -137,7 +137,7 @@ def roll_back(run: Training, desk: Desk) -> None:
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
         raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
-    run.state = run.model.initial_state(next(iter(run.state.values())).size(0))
+    run.state = run.fresh_state(next(iter(run.state.values())).size(0))
     p.bad, p.rollbacks, p.fruitless = 0, p.rollbacks + 1, True
     what = f"went back to the weights of step {checkpoint.cursor['step']}"
     desk.journal.note("event", p.step, what=what)
@@ -160,6 +160,8 @@ def log(run: Training, desk: Desk, norm: float) -> None:
     mean = p.pending_nats / p.pending_tokens if p.pending_tokens else None
     bits = None if mean is None else units.bits_per_byte(mean, 1) / run.bytes_per_token
     speed = p.pending_tokens / max(p.elapsed_s - p.logged_s, 1e-9)
+    with run.ranks.whole(run.loss):
+        telemetry = run.model.telemetry()
     desk.journal.note(
         "train",
         p.step,
@@ -170,7 +172,7 @@ def log(run: Training, desk: Desk, norm: float) -> None:
         lr=run.optimizer.lr,
         grad_norm=norm if math.isfinite(norm) else None,
         loss_scale=run.scale.value,
-        **run.model.telemetry(),
+        **telemetry,
         elapsed_s=p.elapsed_s,
         tokens_per_s=speed,
         peak_bytes=run.hardware.peak_bytes(),
@@ -192,7 +194,8 @@ def judge(run: Training, desk: Desk) -> None:
         return
     p.judged_step = p.step
     with run.optimizer.averaged():
-        result = desk.judge(run.model)
+        with run.ranks.whole(run.loss):
+            result = desk.judge(run.model)
         if result["nats_per_token"] is None:
             desk.journal.note("event", p.step, what="valid loss is not finite")
             return

@@ -62,11 +62,18 @@ class Training:
     ranks: Ranks = field(default_factory=Ranks)
     launched: bool = False
     """Whether a launcher such as torchrun looks after this process."""
-    loss: nn.Module = field(init=False)
-    """`distributed.Loss` of the model, wrapped so that gradients of all processes are added up."""
+    loss: nn.Module = field(default_factory=nn.Identity)
+    """`distributed.Loss` of the model, wrapped so that gradients of all processes are added up;
+    made here unless an optimizer had to see what wrapping does to the weights."""
 
     def __post_init__(self) -> None:
-        self.loss = self.ranks.wrapped(Loss(self.model))
+        if isinstance(self.loss, nn.Identity):
+            self.loss = self.ranks.wrapped(Loss(self.model))
+
+    def fresh_state(self, batch: int) -> State:
+        """The model's state before the first token of `batch` lanes."""
+        with self.ranks.whole(self.loss):
+            return self.model.initial_state(batch)
 
 
 @dataclass(frozen=True, slots=True)

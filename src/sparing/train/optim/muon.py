@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from sparing.train.parts import alike, assembled, own
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic that pulls every singular value to about 1."""
 ITERATIONS = 5
@@ -63,12 +65,12 @@ class Muon(Optimizer):
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        buffers = [self.state[p]["momentum_buffer"] for p in parameters]
-        gradients = [p.grad for p in parameters]
+        buffers = [own(self.state[p]["momentum_buffer"]) for p in parameters]
+        gradients = [own(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
         return [
-            _Update(p, group, update.reshape(group["blocks"], -1, p.size(1)))
+            _Update(p, group, assembled(update, p).reshape(group["blocks"], -1, p.size(1)))
             for p, update in zip(parameters, ahead, strict=True)
         ]
 
@@ -81,9 +83,10 @@ def _apply(updates: list[_Update]) -> None:
     parts = torch.split(every_NRC, [update.blocks.size(0) for update in updates])
     for update, part_NRC in zip(updates, parts, strict=True):
         p, lr = update.parameter, update.group["lr"]
+        step = own(alike(part_NRC.reshape(p.shape), p))
         if update.group["weight_decay"]:
-            p.mul_(1 - lr * update.group["weight_decay"])
-        p.add_(part_NRC.reshape(p.shape), alpha=-lr * scale)
+            own(p).mul_(1 - lr * update.group["weight_decay"])
+        own(p).add_(step, alpha=-lr * scale)
 
 
 def orthogonal(matrices_NRC: Tensor) -> Tensor:

@@ -1,0 +1,64 @@
+"""Weights, gradients and optimizer state cut up between processes (FSDP2), for large models."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from sparing.train.distributed import Loss, Many
+from sparing.train.parts import whole
+
+
+class Sharded(Many):
+    """One of several processes, each with a part of every tensor."""
+
+    def wrapped(self, loss: Loss) -> nn.Module:
+        """FSDP: gradients are added up and handed to their owners in one message per update."""
+        reduce = getattr(torch, self.how.reduction)
+        sharded = fully_shard(
+            loss,
+            mesh=init_device_mesh(self.device.type, (self.size,)),
+            mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False),
+        )
+        # The loss was divided by the global count already; and Gloo can do no more than add.
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
+        return loss
+
+    def reducing(self, loss: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """See `Ranks`."""
+        _fsdp(loss).set_requires_gradient_sync(last)
+        return nullcontext()
+
+    @contextmanager
+    def whole(self, loss: nn.Module) -> Iterator[None]:
+        """See `Ranks`."""
+        sharded = _fsdp(loss)
+        sharded.unshard()
+        for parameter in loss.parameters():
+            # FSDP fills them without a trace, and a model may have kept what it made of them.
+            torch.autograd.graph.increment_version(parameter)
+        try:
+            yield
+        finally:
+            sharded.reshard()
+
+    def complete(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """See `Ranks`; one after the other through the host: together they may not fit the device.
+
+        Ranks other than the first keep none.
+        """
+        found = {}
+        for name, tensor in tensors.items():
+            full = whole(tensor.detach())
+            if self.rank == 0:
+                found[name] = full.cpu()
+        return found
+
+
+def _fsdp(loss: nn.Module) -> FSDPModule:
+    assert isinstance(loss, FSDPModule)
+    return loss
