@@ -1,30 +1,43 @@
 """Several processes train as one: the same numbers, whatever their number."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import math
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tests.models.tiny import CONFIGS, VOCAB
-from tests.train.crew import crew
-from tests.train.toy import CPU, Shelf, budget, desk
+from tests.train.crew import Crew, ranks_of
+from tests.train.toy import CPU, MODEL, Shelf, budget, desk
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
+from sparing.errors import LostError, UserError
+from sparing.evaluate.loss import carried
 from sparing.launch import Launch
 from sparing.models import FAMILIES
-from sparing.models.api import LanguageModel
+from sparing.models.api import LanguageModel, Output, State
+from sparing.models.sha_rnn import SHARNN
 from sparing.train import checkpoint, journal
 from sparing.train.capture import handed_out, restore
 from sparing.train.checkpoint import Checkpoint
+from sparing.train.clock import Clock
 from sparing.train.distributed import Joining, Loss, Ranks, together
-from sparing.train.loop import fit
+from sparing.train.loop import backward, fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
+from sparing.train.stopping import Stop
 from sparing.train.training import Training
 
 PLAIN = ScheduleConfig(shape="constant")
@@ -32,18 +45,44 @@ OF_EACH_KIND = (
     "sha_rnn", "adaptive_span", "adaptive_span expire", "all-attention", "transformer_xl adaptive",
     "awd_lstm", "mlstm",
 )  # fmt: skip
+OPTIMIZERS = {
+    "lamb": OptimConfig(name="lamb", lr=2e-3, weight_decay=1e-3, clip=0.5),
+    "adagrad": OptimConfig(name="adagrad", lr=0.02, tensor_clip=0.03),
+    "muon": OptimConfig(name="muon", lr=3e-3, weight_decay=0.1, clip=1.0),
+    "adam": OptimConfig(name="adam", lr=3e-3, eps=1e-4, lookahead=True),
+    "sgd": OptimConfig(name="sgd", lr=0.3, momentum=0.5),
+    "asgd": OptimConfig(name="asgd", lr=0.3),
+}
 BATCH = 8
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Crew]:
+    crew = Crew(2)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Crew]:
+    crew = Crew(4)
+    yield crew
+    crew.close()
 
 
 @dataclass(frozen=True)
 class Plan:
     """A small training."""
 
-    name: str
+    name: str = "sha_rnn"
     steps: int = 50
     split: int = 1
     resumed: bool = False
-    optim: OptimConfig = OptimConfig(name="adamw", lr=3e-3, eps=1e-4, clip=1.0)  # noqa: RUF009
+    optim: OptimConfig = field(
+        default_factory=lambda: OptimConfig(name="adamw", lr=3e-3, eps=1e-4, clip=1.0)
+    )
+    how: dict[str, Any] = field(default_factory=dict)
+    dropout: float = 0.0
 
 
 def text() -> Split:
@@ -51,15 +90,18 @@ def text() -> Split:
     return Split(ids.astype(np.uint8), ids.size, 0, 0)
 
 
-def model_of(name: str) -> LanguageModel:
+def model_of(plan: Plan) -> LanguageModel:
     torch.manual_seed(11)
-    family, config = CONFIGS[name]
+    family, config = CONFIGS[plan.name]
+    if plan.dropout:
+        config = replace(config, dropout_hidden=plan.dropout)
     return FAMILIES[family].model(config)
 
 
 def training(plan: Plan, ranks: Ranks, model: LanguageModel | None = None) -> Training:
-    model = model or model_of(plan.name)
+    model = model or model_of(plan)
     loss = ranks.wrapped(Loss(model))
+    torch.manual_seed(100 + ranks.rank)
     settings = StreamConfig(batch=BATCH, segment=6, randomised=True, length_std=1.0, longest=8)
     run = Training(
         model=model,
@@ -76,73 +118,286 @@ def training(plan: Plan, ranks: Ranks, model: LanguageModel | None = None) -> Tr
     return run
 
 
-def follow(ranks: Ranks, path: Path, plan: Plan) -> list[float]:
+def follow(launch: Launch, path: Path, plan: Plan) -> list[float]:
     """Train, save at the end, and tell the losses this process has noted."""
-    folder, shelf, run = path / str(ranks.rank), path / "checkpoints", training(plan, ranks)
+    ranks = ranks_of(launch, **plan.how)
+    folder, shelf, run = path / f"of {launch.rank}", path / "checkpoints", training(plan, ranks)
     folder.mkdir(parents=True, exist_ok=True)
+    journal.rewind(folder / "metrics.jsonl", 0)
 
     def save(name: str, saved: Checkpoint) -> None:
-        if ranks.rank == 0:
+        if launch.rank == 0:
             checkpoint.save(shelf, name, saved, {})
 
     if plan.resumed:
-        found = checkpoint.load(shelf, "last", {}) if ranks.rank == 0 else None
-        saved = handed_out(ranks, found)
+        saved = handed_out(ranks, None if launch.rank else checkpoint.load(shelf, "last", {}))
         assert saved is not None
         restore(run, saved)
         run.stream.cursor = run.progress.cursor
-        journal.rewind(folder / "metrics.jsonl", 0)
-    place = replace(desk(folder, Shelf()), save=save)
     config = budget(batch=BATCH, steps=plan.steps, batch_split=plan.split)
-    assert fit(run, config, PLAIN, place) == 0
+    assert fit(run, config, PLAIN, replace(desk(folder, Shelf()), save=save)) == 0
     entries = journal.read(folder / "metrics.jsonl")
     return [entry["nats_per_token"] for entry in entries if entry["kind"] == "train"]
 
 
-def follow_all(
-    launch: Launch, path: Path, plans: Sequence[Plan], *, sharded: bool = False
-) -> list[list[float]]:
-    with together(launch, CPU.device, Joining(timeout_s=60, sharded=sharded)) as ranks:
-        return [follow(ranks, path / str(number), plan) for number, plan in enumerate(plans)]
+def follow_all(launch: Launch, path: Path, plans: Sequence[Plan]) -> list[list[float]]:
+    return [follow(launch, path / str(number), plan) for number, plan in enumerate(plans)]
 
 
-def same(found: Sequence[float], wanted: Sequence[float], name: str) -> None:
-    worst = max(abs(a - b) for a, b in zip(found, wanted, strict=True))
-    assert worst < 1e-5, f"{name}: {worst}"
+def alone(path: Path, plans: Sequence[Plan]) -> list[list[float]]:
+    return follow_all(Launch(), path, [replace(plan, how={}) for plan in plans])
 
 
-def compare(tmp_path: Path, names: Sequence[str], sizes: Sequence[int], steps: int) -> None:
-    plans = [Plan(name, steps, split) for name, split in itertools.product(names, (1, 4))]
-    answers = {}
-    for size in (1, *sizes):
-        ranks = crew(follow_all, size, tmp_path / str(size), plans)
-        assert all(each == ranks[0] for each in ranks)
-        answers[size] = ranks[0]
-    for size in sizes:
-        for plan, found, wanted in zip(plans, answers[size], answers[1], strict=True):
-            assert len(found) == steps
-            same(found, wanted, f"{plan.name}, {size} processes, split {plan.split}")
+def same(found: Sequence[Sequence[float]], wanted: Any, plans: Sequence[Plan]) -> None:
+    for plan, losses, expected in zip(plans, found, wanted, strict=True):
+        worst = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+        assert worst < 1e-5, f"{plan}: {worst}"
 
 
-def test_two_processes_see_the_losses_of_one(tmp_path: Path) -> None:
-    compare(tmp_path, OF_EACH_KIND, (2,), 50)
-
-
-OPTIMIZERS = {
-    "lamb": OptimConfig(name="lamb", lr=2e-3, weight_decay=1e-3, clip=0.5),
-    "adagrad": OptimConfig(name="adagrad", lr=0.02, tensor_clip=0.03),
-    "muon": OptimConfig(name="muon", lr=3e-3, weight_decay=0.1, clip=1.0),
-    "adam": OptimConfig(name="adam", lr=3e-3, eps=1e-4, lookahead=True),
-    "sgd": OptimConfig(name="sgd", lr=0.3, momentum=0.5),
-    "asgd": OptimConfig(name="asgd", lr=0.3),
-}
-
-
-def test_sharded_weights_take_the_same_steps(tmp_path: Path) -> None:
-    plans = [Plan("sha_rnn", 12, 2, optim=optim) for optim in OPTIMIZERS.values()]
-    plans += [Plan(name, 12, 2) for name in OF_EACH_KIND]
-    wanted = crew(follow_all, 1, tmp_path / "1", plans)[0]
-    found = crew(partial(follow_all, sharded=True), 2, tmp_path / "2", plans)
+def test_two_processes_see_the_losses_of_one(two: Crew, tmp_path: Path) -> None:
+    plans = [Plan(name, split=4) for name in OF_EACH_KIND] + [Plan("sha_rnn"), Plan("awd_lstm")]
+    found = two(follow_all, tmp_path / "2", plans)
     assert found[0] == found[1]
-    for plan, losses, expected in zip(plans, found[0], wanted, strict=True):
-        same(losses, expected, f"{plan.name} by {plan.optim.name}")
+    assert all(len(losses) == 50 for losses in found[0])
+    same(found[0], alone(tmp_path / "1", plans), plans)
+
+
+def test_sharded_weights_take_the_same_steps(two: Crew, tmp_path: Path) -> None:
+    plans = [Plan(steps=9, split=4, optim=optim) for optim in OPTIMIZERS.values()]
+    plans += [Plan(name, steps=9) for name in OF_EACH_KIND]
+    plans = [replace(plan, how={"sharded": True}) for plan in plans]
+    found = two(follow_all, tmp_path / "2", plans)
+    assert found[0] == found[1]
+    same(found[0], alone(tmp_path / "1", plans), plans)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sharded", [False, True])
+def test_four_processes_see_the_losses_of_one_for_every_config(
+    sharded: bool, two: Crew, four: Crew, tmp_path: Path
+) -> None:
+    plans = [
+        Plan(name, split=split, how={"sharded": sharded})
+        for name, split in itertools.product(CONFIGS, (1, 4))
+    ]
+    wanted = alone(tmp_path / "1", plans)
+    for crew in (two, four):
+        found = crew(follow_all, tmp_path / str(crew.size), plans)
+        assert all(each == found[0] for each in found)
+        same(found[0], wanted, plans)
+
+
+def resumed_elsewhere(first: Crew | None, second: Crew | None, path: Path, plan: Plan) -> None:
+    """Half of a training by one crew, the rest by another: the losses of a single process."""
+    half = replace(plan, steps=plan.steps // 2)
+    wanted = follow(Launch(), path / "whole", replace(plan, how={}))
+    run = path / "run"
+    began = first(follow, run, half)[0] if first else follow(Launch(), run, replace(half, how={}))
+    rest = replace(plan, resumed=True)
+    ended = second(follow, run, rest)[0] if second else follow(Launch(), run, replace(rest, how={}))
+    same([[*began, *ended]], [wanted], [plan])
+
+
+@pytest.mark.parametrize("name", ["sha_rnn", "adaptive_span expire"])
+def test_saved_by_two_it_is_resumed_by_one(name: str, two: Crew, tmp_path: Path) -> None:
+    resumed_elsewhere(two, None, tmp_path, Plan(name, 30))
+
+
+def test_saved_by_one_it_is_resumed_by_two_sharded(two: Crew, tmp_path: Path) -> None:
+    resumed_elsewhere(None, two, tmp_path, Plan(steps=16, how={"sharded": True}))
+
+
+def test_saved_sharded_it_is_resumed_by_one(two: Crew, tmp_path: Path) -> None:
+    plan = Plan("adaptive_span", 16, optim=OPTIMIZERS["lamb"], how={"sharded": True})
+    resumed_elsewhere(two, None, tmp_path, plan)
+
+
+def test_saved_by_two_it_is_resumed_by_four(two: Crew, four: Crew, tmp_path: Path) -> None:
+    resumed_elsewhere(two, four, tmp_path, Plan(steps=24))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_is_resumed_by_one_and_by_four(
+    name: str, two: Crew, four: Crew, tmp_path: Path
+) -> None:
+    resumed_elsewhere(two, None, tmp_path / "1", Plan(name))
+    resumed_elsewhere(two, four, tmp_path / "4", Plan(name))
+
+
+def test_resumed_by_as_many_even_dropout_goes_on(two: Crew, tmp_path: Path) -> None:
+    plan = Plan(steps=12, dropout=0.3)
+    whole = two(follow, tmp_path / "whole", plan)[0]
+    began = two(follow, tmp_path / "run", replace(plan, steps=5))[0]
+    assert [*began, *two(follow, tmp_path / "run", replace(plan, resumed=True))[0]] == whole
+
+
+def messages(launch: Launch, how: dict[str, Any], split: int) -> list[dict[str, int]]:
+    """What the processes tell each other in each of three updates."""
+    ranks = ranks_of(launch, **how)
+    run = training(Plan(split=split), ranks)
+    ranks.watch(Stop(), Clock(0.0))
+    found = []
+    for segment in itertools.islice(run.stream.segments(), 3):
+        with profile(activities=[ProfilerActivity.CPU]) as watched:
+            _, _, run.state = backward(run, segment, ranks.pieces(BATCH, split))
+            run.optimizer.step()
+        run.optimizer.zero_grad()
+        names = (event.name for event in watched.events() or ())
+        found.append(dict(Counter(name for name in names if name.startswith("c10d::"))))
+    return found
+
+
+@pytest.mark.parametrize("split", [1, 4])
+def test_an_update_takes_one_all_reduce_and_one_meeting(split: int, two: Crew) -> None:
+    for told in two(messages, {}, split):
+        assert told == [{"c10d::allreduce_": 1, "c10d::allgather_": 1}] * 3
+
+
+def test_a_sharded_update_takes_one_reduction_too(two: Crew) -> None:
+    for told in two(messages, {"sharded": True}, 4):
+        for update in told:
+            assert update["c10d::_reduce_scatter_base_"] == 1
+
+
+class Poisoned(SHARNN):
+    """Returns NaN for some calls of one rank."""
+
+    def __init__(self, rank: int, bad: range) -> None:
+        super().__init__(MODEL)
+        self.bad, self.calls = bad if rank == 1 else range(0), 0
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        out, self.calls = super().forward(tokens_BT % 7, state), self.calls + 1
+        factor = math.nan if self.calls in self.bad else 1.0
+        return Output(out.hidden_BTD * factor, out.state, out.penalty)
+
+
+def poisoned(launch: Launch, path: Path) -> tuple[list[Any], bool, int]:
+    torch.manual_seed(1)
+    ranks = ranks_of(launch)
+    run = training(Plan(), ranks, Poisoned(launch.rank, range(3, 5)))
+    run.stream.split.ids[:] %= 7
+    folder, shelf = path / str(launch.rank), Shelf()
+    folder.mkdir()
+    fit(run, budget(batch=BATCH, steps=8), PLAIN, desk(folder, shelf))
+    events = [e["what"] for e in journal.read(folder / "metrics.jsonl") if e["kind"] == "event"]
+    sound = all(
+        tensor.isfinite().all() for tensor in (*run.model.parameters(), *run.state.values())
+    )
+    return events, bool(sound), run.progress.step
+
+
+def test_what_one_rank_sees_as_nan_all_of_them_skip(two: Crew, tmp_path: Path) -> None:
+    what = "loss is not finite on rank 1; step skipped"
+    assert two(poisoned, tmp_path) == [([what] * 2, True, 8)] * 2
+
+
+def struck(launch: Launch, path: Path) -> tuple[int, int, list[str]]:
+    ranks, shelf = ranks_of(launch), Shelf()
+    run = training(Plan(), ranks)
+    folder = path / str(launch.rank)
+    folder.mkdir()
+    place = desk(folder, shelf)
+    original = place.bar.update
+
+    def strike(share: float, words: str) -> None:
+        original(share, words)
+        if run.progress.step == 4 and launch.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    place.bar.update = strike  # type: ignore[method-assign]
+    number = fit(run, budget(batch=BATCH, steps=50), PLAIN, place)
+    lanes = [
+        f"{name} {len(tensor)}" for name, tensor in shelf.kept["last"].tensors["state"].items()
+    ]
+    return number, int(shelf.kept["last"].cursor["step"]), [w for w in lanes if "state." in w]
+
+
+def test_a_signal_to_one_rank_ends_all_after_the_same_step(two: Crew, tmp_path: Path) -> None:
+    first, second = two(struck, tmp_path)
+    assert first[:2] == second[:2] == (signal.SIGTERM, 5)
+    assert all(words.endswith(" 8") for words in first[2])
+
+
+def test_gradients_may_travel_in_sixteen_bits(two: Crew, tmp_path: Path) -> None:
+    plan = Plan(steps=20, how={"reduction": "bfloat16"})
+    found, wanted = two(follow, tmp_path / "2", plan)[0], alone(tmp_path / "1", [plan])[0]
+    assert found == pytest.approx(wanted, abs=5e-3)
+    assert found != pytest.approx(wanted, abs=1e-6)
+
+
+def scored(launch: Launch, streams: int) -> dict[str, Any]:
+    model = model_of(Plan())
+    found = carried(model, text(), CPU, batch=streams, segment=16, ranks=ranks_of(launch))
+    return {**found.to_json(), "elapsed_s": 0}
+
+
+@pytest.mark.parametrize("streams", [5, 1])
+def test_streams_dealt_out_add_up_to_the_same_figure(streams: int, two: Crew) -> None:
+    wanted = scored(Launch(), streams)
+    for found in two(scored, streams):
+        assert found.pop("loss_nats") == pytest.approx(wanted["loss_nats"], rel=1e-7)
+        assert {name: found[name] for name in ("how", "tokens", "bytes")} == {
+            name: wanted[name] for name in ("how", "tokens", "bytes")
+        }
+
+
+def frozen(launch: Launch) -> str:
+    """Rank 1 stops dead for longer than rank 0 is willing to wait."""
+    try:
+        with together(launch, CPU.device, Joining(timeout_s=2)) as ranks:
+            ranks.watch(Stop(), Clock(0.0))
+            if launch.rank == 1:
+                subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+            ranks.meet(torch.zeros(2))
+            ranks.meet(torch.zeros(2))
+    except LostError as problem:
+        return str(problem)
+    return "went on"
+
+
+def test_a_frozen_process_is_given_up_on() -> None:
+    crew = Crew(2)
+    try:
+        first, second = crew(frozen)
+    finally:
+        crew.close()
+    assert first.startswith("rank 0 of 2 lost another process (no answer in time)")
+    assert second.startswith("rank 1 of 2 lost another process")
+    assert "\n" not in first + second
+
+
+def differing(launch: Launch) -> str:
+    ranks = ranks_of(launch)
+    ranks.agree("settings", {"batch": 8})
+    try:
+        ranks.agree("settings", {"batch": 8 + launch.rank})
+    except UserError as problem:
+        return str(problem)
+    return "agreed"
+
+
+def test_processes_with_other_settings_are_refused(two: Crew) -> None:
+    assert two(differing) == ["rank 1 has other settings than rank 0; give all the same"] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "split", "wanted"),
+    [(1, 1, 1), (1, 4, 4), (2, 4, 2), (4, 4, 1), (8, 4, 1), (2, 1, 1), (4, 8, 2)],
+)
+def test_pieces_are_as_large_as_with_one_process(size: int, split: int, wanted: int) -> None:
+    ranks = Ranks()
+    ranks.size = size
+    assert ranks.pieces(BATCH, split) == wanted
+
+
+def test_lanes_are_dealt_in_blocks_and_none_is_left_over() -> None:
+    for size, batch in itertools.product(range(1, 6), range(1, 12)):
+        dealt = []
+        for rank in range(size):
+            ranks = Ranks()
+            ranks.rank, ranks.size = rank, size
+            dealt += list(ranks.lanes(batch))
+        assert dealt == list(range(batch))
