@@ -25,6 +25,7 @@ from sparing.launch import Launch
 from sparing.models.api import LanguageModel, State, lanes, lengthened
 from sparing.train.clock import Clock
 from sparing.train.config import Reduction
+from sparing.train.rendezvous import meeting_place
 from sparing.train.stopping import Stop
 
 
@@ -263,6 +264,9 @@ def together(launch: Launch, device: torch.device, how: Joining) -> Iterator[Ran
     with _noticing_loss(launch):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
+            store=meeting_place(launch, how.timeout_s),
+            rank=launch.rank,
+            world_size=launch.size,
             timeout=timedelta(seconds=how.timeout_s),
             device_id=device if cuda else None,
         )
