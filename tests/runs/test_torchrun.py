@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.train.crew import free_port
@@ -20,6 +19,7 @@ SETTINGS = [
     "model.dim=16", "model.boom_dim=32", "model.memory=48", "train.batch=8", "train.segment=12",
     "train.randomised=true", "train.log_every=5", "train.checkpoint_every=10",
     "train.evaluate_bytes=400", "optim.name=adamw", "optim.lr=3e-3", "optim.eps=1e-4",
+    "schedule.shape=constant",
 ]  # fmt: skip
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -100,14 +100,15 @@ def _pids(task: Path) -> list[str]:
         return []
 
 
+def figures(out: Path, kind: str) -> dict[int, float]:
+    entries = read(out / "metrics.jsonl")
+    return {e["step"]: e["nats_per_token"] for e in entries if e["kind"] == kind}
+
+
 def same_figures(found: Path, wanted: Path) -> None:
     """Every loss of the journal, and the final one, to 1e-5."""
     for kind in ("train", "valid"):
-        entries = [
-            {e["step"]: e["nats_per_token"] for e in read(out / "metrics.jsonl") if e["kind"] == kind}
-            for out in (found, wanted)
-        ]
-        assert entries[0] == pytest.approx(entries[1], abs=1e-5)
+        assert figures(found, kind) == pytest.approx(figures(wanted, kind), abs=1e-5)
 
 
 def events(out: Path) -> list[str]:
@@ -141,4 +142,111 @@ def test_a_killed_rank_leaves_no_trace_in_the_figures(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_ten_killed_ranks_leave_no_trace_in_the_figures(tmp_path: Path) -> None:
-    kill_ranks(tmp_path, kills=10, processes=3 - 1, steps=600, seed=2)
+    kill_ranks(tmp_path, kills=10, processes=2, steps=600, seed=2)
+
+
+def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) -> None:
+    corpus, out = a_corpus(tmp_path), tmp_path / "run"
+    program = ["-m", "sparing", *words(out, corpus, 4000)]
+    launcher = torchrun(tmp_path, on_one_machine(2), program)
+    assert wait_for(lambda: steps_done(out) > 5, launcher), said(tmp_path)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.wait(timeout=60)
+    assert "stopped; go on with: sparing train --resume" in said(tmp_path)
+    step = RunFolder(out).step("last")
+    again = ["train", "--resume", "--out", str(out), "--set", f"train.steps={step + 5}", "--quiet"]
+    command = [sys.executable, "-m", "sparing", *again]
+    subprocess.run(command, env=environment(tmp_path), check=True, capture_output=True)
+    same_figures(out, alone(tmp_path, corpus, step + 5))
+
+
+# The disk is full until the processes are started anew.
+LIMITED = """
+import os, resource, signal, sys
+from sparing.cli.main import main
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_is_told_in_one_line_and_survived(tmp_path: Path) -> None:
+    corpus, out, program = a_corpus(tmp_path), tmp_path / "run", tmp_path / "limited.py"
+    program.write_text(LIMITED)
+    wanted = alone(tmp_path, corpus, 20)
+    options = on_one_machine(2, 1)
+    launcher = torchrun(tmp_path, options, [str(program), *words(out, corpus, 20)])
+    assert ended(launcher, tmp_path) == 0
+    assert said(tmp_path).count("File too large") == 1
+    same_figures(out, wanted)
+
+
+def test_lanes_that_cannot_be_dealt_are_refused_in_one_line(tmp_path: Path) -> None:
+    corpus, out = a_corpus(tmp_path), tmp_path / "run"
+    program = ["-m", "sparing", *words(out, corpus, 20, "--set", "train.batch=7")]
+    assert torchrun(tmp_path, on_one_machine(2), program).wait(timeout=60) == 1
+    line = "sparing: train.batch 7 lanes cannot be dealt to 2 processes alike"
+    assert said(tmp_path).count(line) == 1
+    assert not out.exists()
+
+
+@pytest.mark.soak
+def test_a_frozen_rank_is_given_up_on_and_replaced(tmp_path: Path) -> None:
+    corpus, out = a_corpus(tmp_path), tmp_path / "run"
+    wanted = alone(tmp_path, corpus, 300)
+    program = ["-m", "sparing", *words(out, corpus, 300, "--timeout", "3")]
+    launcher = torchrun(tmp_path, on_one_machine(2, 1), program)
+    assert wait_for(lambda: steps_done(out) > 20, launcher), said(tmp_path)
+    os.kill(workers(launcher)[0], signal.SIGSTOP)
+    assert ended(launcher, tmp_path) == 0
+    assert said(tmp_path).count("lost another process (no answer in time)") == 1
+    same_figures(out, wanted)
+
+
+def machine(tmp_path: Path, port: int, program: list[str]) -> "subprocess.Popen[bytes]":
+    """One torchrun of an elastic job of one or two machines, in a process group of its own."""
+    options = [
+        "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "9", "--rdzv-id", "a-job",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+        "--rdzv-conf", "last_call_timeout=1,join_timeout=120",
+    ]  # fmt: skip
+    launcher = [sys.executable, "-m", "torch.distributed.run", *options, *program]
+    own = environment(tmp_path) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with open(tmp_path / "said.txt", "ab") as said:
+        return subprocess.Popen(launcher, env=own, stderr=said, stdout=said)
+
+
+def strike_down(launcher: "subprocess.Popen[bytes]") -> None:
+    """The loss of a machine: everything on it at once."""
+    for pid in [launcher.pid, *workers(launcher)]:
+        os.kill(pid, signal.SIGKILL)
+    launcher.wait()
+
+
+def processes_of(out: Path) -> list[int]:
+    """How many processes each start of the run has had."""
+    record = RunFolder(out).read("provenance")
+    return [each["processes"] for each in [record, *record.get("resumed", [])]]
+
+
+@pytest.mark.soak
+def test_a_machine_is_lost_and_comes_back(tmp_path: Path) -> None:
+    corpus, out, port, steps = a_corpus(tmp_path), tmp_path / "run", free_port(), 3000
+    program = ["-m", "sparing", *words(out, corpus, steps, "--set", "train.log_every=50")]
+    wanted = tmp_path / "alone"
+    command = [sys.executable, "-m", "sparing", *words(wanted, corpus, steps)]
+    command += ["--set", "train.log_every=50"]
+    subprocess.run(command, env=environment(tmp_path), check=True, capture_output=True)
+    first, second = machine(tmp_path, port, program), machine(tmp_path, port, program)
+    assert wait_for(lambda: steps_done(out) >= 100, first), said(tmp_path)
+    assert processes_of(out)[-1] == 2
+    strike_down(second)
+    assert wait_for(lambda: processes_of(out)[-1] == 1, first), said(tmp_path)
+    at = steps_done(out)
+    assert wait_for(lambda: steps_done(out) >= at + 50, first), said(tmp_path)
+    third = machine(tmp_path, port, program)
+    assert wait_for(lambda: processes_of(out)[-1] == 2, first), said(tmp_path)
+    assert ended(first, tmp_path) == 0
+    assert third.wait(timeout=60) == 0
+    same_figures(out, wanted)

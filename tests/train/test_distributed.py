@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
 from sparing.errors import LostError, UserError
-from sparing.evaluate.loss import carried
+from sparing.evaluate.loss import carried, windowed
 from sparing.launch import Launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, Output, State
@@ -251,6 +251,8 @@ def messages(launch: Launch, how: dict[str, Any], split: int) -> list[dict[str, 
 @pytest.mark.parametrize("split", [1, 4])
 def test_an_update_takes_one_all_reduce_and_one_meeting(split: int, two: Crew) -> None:
     for told in two(messages, {}, split):
+        # Once in a run, at its second update, DDP also tells in which order gradients are ready.
+        told[1].pop("c10d::broadcast_")
         assert told == [{"c10d::allreduce_": 1, "c10d::allgather_": 1}] * 3
 
 
@@ -282,10 +284,8 @@ def poisoned(launch: Launch, path: Path) -> tuple[list[Any], bool, int]:
     folder.mkdir()
     fit(run, budget(batch=BATCH, steps=8), PLAIN, desk(folder, shelf))
     events = [e["what"] for e in journal.read(folder / "metrics.jsonl") if e["kind"] == "event"]
-    sound = all(
-        tensor.isfinite().all() for tensor in (*run.model.parameters(), *run.state.values())
-    )
-    return events, bool(sound), run.progress.step
+    tensors = (*run.model.parameters(), *run.state.values())
+    return events, all(bool(t.isfinite().all()) for t in tensors), run.progress.step
 
 
 def test_what_one_rank_sees_as_nan_all_of_them_skip(two: Crew, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_what_one_rank_sees_as_nan_all_of_them_skip(two: Crew, tmp_path: Path) -
     assert two(poisoned, tmp_path) == [([what] * 2, True, 8)] * 2
 
 
-def struck(launch: Launch, path: Path) -> tuple[int, int, list[str]]:
+def struck(launch: Launch, path: Path) -> tuple[int, int, list[int]]:
     ranks, shelf = ranks_of(launch), Shelf()
     run = training(Plan(), ranks)
     folder = path / str(launch.rank)
@@ -308,16 +308,15 @@ def struck(launch: Launch, path: Path) -> tuple[int, int, list[str]]:
 
     place.bar.update = strike  # type: ignore[method-assign]
     number = fit(run, budget(batch=BATCH, steps=50), PLAIN, place)
-    lanes = [
-        f"{name} {len(tensor)}" for name, tensor in shelf.kept["last"].tensors["state"].items()
-    ]
-    return number, int(shelf.kept["last"].cursor["step"]), [w for w in lanes if "state." in w]
+    last = shelf.kept["last"]
+    kept = [tensor for name, tensor in last.tensors["state"].items() if "state." in name]
+    return number, int(last.cursor["step"]), [len(tensor) for tensor in kept]
 
 
 def test_a_signal_to_one_rank_ends_all_after_the_same_step(two: Crew, tmp_path: Path) -> None:
     first, second = two(struck, tmp_path)
     assert first[:2] == second[:2] == (signal.SIGTERM, 5)
-    assert all(words.endswith(" 8") for words in first[2])
+    assert set(first[2]) == {BATCH}
 
 
 def test_gradients_may_travel_in_sixteen_bits(two: Crew, tmp_path: Path) -> None:
@@ -327,29 +326,29 @@ def test_gradients_may_travel_in_sixteen_bits(two: Crew, tmp_path: Path) -> None
     assert found != pytest.approx(wanted, abs=1e-6)
 
 
-def scored(launch: Launch, streams: int) -> dict[str, Any]:
-    model = model_of(Plan())
-    found = carried(model, text(), CPU, batch=streams, segment=16, ranks=ranks_of(launch))
-    return {**found.to_json(), "elapsed_s": 0}
+def scored(launch: Launch) -> list[tuple[float, str]]:
+    """Five streams, one, and windows."""
+    model, ranks = model_of(Plan()), ranks_of(launch)
+    found = [carried(model, text(), CPU, batch=n, segment=16, ranks=ranks) for n in (5, 1)]
+    found.append(windowed(model, text(), CPU, window=20, stride=9, ranks=ranks))
+    return [(each.loss_nats, each.how) for each in found]
 
 
-@pytest.mark.parametrize("streams", [5, 1])
-def test_streams_dealt_out_add_up_to_the_same_figure(streams: int, two: Crew) -> None:
-    wanted = scored(Launch(), streams)
-    for found in two(scored, streams):
-        assert found.pop("loss_nats") == pytest.approx(wanted["loss_nats"], rel=1e-7)
-        assert {name: found[name] for name in ("how", "tokens", "bytes")} == {
-            name: wanted[name] for name in ("how", "tokens", "bytes")
-        }
+def test_streams_and_windows_dealt_out_add_up_to_the_same_figures(two: Crew) -> None:
+    wanted = scored(Launch())
+    for found in two(scored):
+        assert [how for _, how in found] == [how for _, how in wanted]
+        figures = [nats for nats, _ in wanted]
+        assert [nats for nats, _ in found] == pytest.approx(figures, rel=1e-7)
 
 
 def frozen(launch: Launch) -> str:
     """Rank 1 stops dead for longer than rank 0 is willing to wait."""
     try:
-        with together(launch, CPU.device, Joining(timeout_s=2)) as ranks:
+        with together(launch, CPU.device, Joining(timeout_s=1)) as ranks:
             ranks.watch(Stop(), Clock(0.0))
             if launch.rank == 1:
-                subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
+                subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
             ranks.meet(torch.zeros(2))
             ranks.meet(torch.zeros(2))

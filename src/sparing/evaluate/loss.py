@@ -154,19 +154,26 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
     batch: int = 8,
     protocol: str = "bytes",
     progress: bool = False,
+    ranks: Together | None = None,
 ) -> Evaluation:
-    """Read `window` tokens from a fresh state for every `stride` tokens that are scored."""
+    """Read `window` tokens from a fresh state for every `stride` tokens that are scored.
+
+    `ranks` deal the windows out and add up their losses.
+    """
     tokens = _tokens(split)
     if batch < 1:
         raise UserError(f"batch {batch} must be at least 1")
     # The first window alone is scored whole, so it would make its batch's softmax needlessly wide.
     first, *rest = sliding(tokens, window, stride)
     groups = [[first], *(rest[at : at + batch] for at in range(0, len(rest), batch))]
+    own = range(len(groups)) if ranks is None else ranks.lanes(len(groups))
     started_at, total = time.perf_counter(), _zero(hardware)
     with measuring(model, hardware), _bar(tokens, progress) as bar:
-        for group in groups:
+        for group in groups[own.start : own.stop]:
             total += _window_nats(model, split, group)
             bar.update(sum(item.end - item.scored for item in group))
+        if ranks is not None:
+            ranks.sum_(total)
         loss_nats = total.item()
     how = f"window {window}, stride {stride}"
     return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
