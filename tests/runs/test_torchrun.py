@@ -204,12 +204,14 @@ def test_a_frozen_rank_is_given_up_on_and_replaced(tmp_path: Path) -> None:
     same_figures(out, wanted)
 
 
-def machine(tmp_path: Path, port: int, program: list[str]) -> "subprocess.Popen[bytes]":
-    """One torchrun of an elastic job of one or two machines, in a process group of its own."""
+def machine(
+    tmp_path: Path, port: int, program: list[str], *, host: bool = False
+) -> "subprocess.Popen[bytes]":
+    """One torchrun of an elastic job of one or two machines; the host keeps their addresses."""
     options = [
         "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "9", "--rdzv-id", "a-job",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
-        "--rdzv-conf", "last_call_timeout=1,join_timeout=120",
+        "--rdzv-conf", f"is_host={int(host)},last_call_timeout=1,join_timeout=120",
     ]  # fmt: skip
     launcher = [sys.executable, "-m", "torch.distributed.run", *options, *program]
     own = environment(tmp_path) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -238,7 +240,8 @@ def test_a_machine_is_lost_and_comes_back(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sparing", *words(wanted, corpus, steps)]
     command += ["--set", "train.log_every=50"]
     subprocess.run(command, env=environment(tmp_path), check=True, capture_output=True)
-    first, second = machine(tmp_path, port, program), machine(tmp_path, port, program)
+    first = machine(tmp_path, port, program, host=True)
+    second = machine(tmp_path, port, program)
     assert wait_for(lambda: steps_done(out) >= 100, first), said(tmp_path)
     assert processes_of(out)[-1] == 2
     strike_down(second)
