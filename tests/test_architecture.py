@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
-BASE = {"errors", "files", "config", "units", "device", "__init__"}
+BASE = {"errors", "files", "config", "units", "device", "launch", "__init__"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "files": {"errors"},
     "config": {"errors"},
-    "device": {"errors"},
+    "launch": {"errors"},
+    "device": {"errors", "launch"},
     "__init__": set(),
     "ops": set(),
     "nn": {"ops"},

@@ -297,8 +297,9 @@ def processes_of(out: Path) -> list[int]:
 @pytest.mark.soak
 def test_a_machine_is_lost_and_comes_back(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     corpus, out, steps = a_corpus(tmp_path), tmp_path / "run", 1200
-    # Long steps: rounding differs, and after thousands of them the losses do too.
-    long = ["--set", "train.segment=64", "--set", "model.dim=32", "--set", "optim.lr=1e-3"]
+    # Long steps at a low rate: at the edge of stability, training multiplies the differences of
+    # rounding by ten every five steps, with or without a loss (seen at 1e-3 from step 650 on).
+    long = ["--set", "train.segment=64", "--set", "model.dim=32", "--set", "optim.lr=1e-4"]
     job = Job(tmp_path, ["-m", "sparing", *words(out, corpus, steps, *long)], hosts, free_port())
     wanted = alone(tmp_path, corpus, steps, *long)
     first, second = job.start(0), job.start(1)

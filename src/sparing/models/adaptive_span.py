@@ -43,7 +43,7 @@ class AdaptiveSpanConfig:
     span: Literal["head", "layer", "fixed", "dynamic", "expire"] = "head"
     """A span for every head, one for a layer, none (whole windows), or one for every query.
 
-    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548); needs `train.batch_split=1`.
+    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548).
     """
     span_start: float = 0.0
     """First span as a ratio of the limit."""
