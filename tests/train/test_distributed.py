@@ -35,6 +35,7 @@ from sparing.train.clock import Clock
 from sparing.train.distributed import Joining, Loss, Ranks, together
 from sparing.train.loop import backward, fit
 from sparing.train.optim import OptimConfig, build_optimizer
+from sparing.train.parts import own
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
 from sparing.train.stopping import Stop
@@ -256,10 +257,48 @@ def test_an_update_takes_one_all_reduce_and_one_meeting(split: int, two: Crew) -
         assert told == [{"c10d::allreduce_": 1, "c10d::allgather_": 1}] * 3
 
 
-def test_a_sharded_update_takes_one_reduction_too(two: Crew) -> None:
+def test_a_sharded_update_takes_one_reduction_for_each_part(two: Crew) -> None:
+    parts = 1 + len(model_of(Plan()).shard_parts())
     for told in two(messages, {"sharded": True}, 4):
-        for update in told:
-            assert update["c10d::_reduce_scatter_base_"] == 1
+        assert [update["c10d::_reduce_scatter_base_"] for update in told] == [parts] * 3
+
+
+def held(launch: Launch) -> tuple[float, float]:
+    """Numbers of weights and of optimizer state in this process, over those of the model."""
+    run = training(Plan(optim=OPTIMIZERS["lamb"]), ranks_of(launch, sharded=True))
+    weights = list(run.model.parameters())
+    states = [tensor for tensor in run.optimizer.tensors().values() if tensor.ndim]
+    return tuple(
+        sum(own(tensor).numel() for tensor in tensors) / sum(tensor.numel() for tensor in tensors)
+        for tensors in (weights, states)
+    )  # type: ignore[return-value]
+
+
+def test_sharded_each_process_holds_its_part(two: Crew) -> None:
+    shares = two(held)
+    assert sum(weights for weights, _ in shares) == pytest.approx(1)
+    assert all(share == pytest.approx(0.5, abs=0.05) for pair in shares for share in pair)
+
+
+def judged_first(launch: Launch) -> tuple[float, float]:
+    """Evaluated before the first step, and again after two."""
+    run = training(Plan(), ranks_of(launch, sharded=True))
+    found = []
+    for _ in range(2):
+        with run.ranks.whole(run.loss):
+            found.append(carried(run.model, text(), CPU, batch=3, ranks=run.ranks).loss_nats)
+        for segment in itertools.islice(run.stream.segments(), 2):
+            backward(run, segment, 1)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    return found[0], found[1]
+
+
+def test_sharded_weights_can_be_judged_at_any_time(two: Crew) -> None:
+    wanted = judged_first(Launch())
+    assert wanted[0] != wanted[1]
+    for found in two(judged_first):
+        assert found == pytest.approx(wanted, rel=1e-6)
 
 
 class Poisoned(SHARNN):

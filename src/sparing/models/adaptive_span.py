@@ -218,6 +218,10 @@ class AdaptiveSpanTransformer(LanguageModel):
             penalty = torch.zeros_like(penalty)
         return Output(self.dropout(hidden_BTD), carried, penalty)
 
+    def shard_parts(self) -> list[nn.Module]:
+        """The feed-forward layers; the spans of all blocks are looked at together."""
+        return [block.feed for _, block in self._numbered() if block.feed is not None]
+
     def compile_parts(self) -> None:
         """The feed-forward layers; attention picks its shapes from the spans."""
         for _, block in self._numbered():

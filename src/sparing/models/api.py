@@ -73,6 +73,13 @@ class LanguageModel(nn.Module):
     def compile_parts(self) -> None:
         """Compile, in place, the parts that gain from `torch.compile`."""
 
+    def shard_parts(self) -> list[nn.Module]:
+        """Parts whose weights `--shard` may bring together one part at a time.
+
+        Each is used by calling it and in no other way, and has no weight in common with the rest.
+        """
+        return []
+
     def flops_per_token(self) -> float:
         """Floating-point operations of matrix products in one forward pass, memory full."""
         raise NotImplementedError
