@@ -172,6 +172,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.soak
 def test_a_full_disk_is_told_in_one_line_and_survived(tmp_path: Path) -> None:
     corpus, out, program = a_corpus(tmp_path), tmp_path / "run", tmp_path / "limited.py"
     program.write_text(LIMITED)
