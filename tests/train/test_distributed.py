@@ -84,6 +84,7 @@ class Plan:
     )
     how: dict[str, Any] = field(default_factory=dict)
     dropout: float = 0.0
+    memory: int = 64
 
 
 def text() -> Split:
@@ -94,8 +95,8 @@ def text() -> Split:
 def model_of(plan: Plan) -> LanguageModel:
     torch.manual_seed(11)
     family, config = CONFIGS[plan.name]
-    if plan.dropout:
-        config = replace(config, dropout_hidden=plan.dropout)
+    if plan.name == "sha_rnn":
+        config = replace(config, dropout_hidden=plan.dropout, memory=plan.memory)
     return FAMILIES[family].model(config)
 
 
@@ -170,6 +171,12 @@ def test_sharded_weights_take_the_same_steps(two: Crew, tmp_path: Path) -> None:
     plans = [replace(plan, how={"sharded": True}) for plan in plans]
     found = two(follow_all, tmp_path / "2", plans)
     assert found[0] == found[1]
+    same(found[0], alone(tmp_path / "1", plans), plans)
+
+
+def test_weights_without_a_gradient_are_nobodys_concern(two: Crew, tmp_path: Path) -> None:
+    plans = [Plan(steps=5, memory=0), Plan(steps=5, memory=0, how={"sharded": True})]
+    found = two(follow_all, tmp_path / "2", plans)
     same(found[0], alone(tmp_path / "1", plans), plans)
 
 

@@ -73,6 +73,10 @@ class LanguageModel(nn.Module):
     def compile_parts(self) -> None:
         """Compile, in place, the parts that gain from `torch.compile`."""
 
+    def idle(self) -> bool:
+        """Whether some weights may get no gradient in a step; several processes must know."""
+        return False
+
     def shard_parts(self) -> list[nn.Module]:
         """Parts whose weights `--shard` may bring together one part at a time.
 

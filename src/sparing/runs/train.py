@@ -93,7 +93,7 @@ def _within(
     """Train while rank 0 holds the folder."""
     leading = training.ranks.rank == 0
     # What is left of an earlier start of this launch may take a moment to die.
-    wait_s = options.timeout_s if training.launched else 0.0
+    wait_s = options.timeout_s if options.restarted else 0.0
     with locked(path, wait_s=wait_s) if leading else nullcontext():
         if leading and is_run(path) and not options.resume:
             raise UserError(f"{path} was made a run by another process just now")

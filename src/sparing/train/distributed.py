@@ -135,14 +135,16 @@ class Many(Ranks):
 
     def wrapped(self, loss: Loss) -> nn.Module:
         """DDP, with one bucket for all gradients: one message per update."""
-        # The compiled parts are small; cutting them at bucket edges would gain nothing.
-        torch._dynamo.config.optimize_ddp = False
+        if self.device.type == "cuda":
+            # The compiled parts are small; cutting them at bucket edges would gain nothing.
+            torch._dynamo.config.optimize_ddp = False
         size_bytes = sum(p.nbytes for p in loss.parameters())
         once: dict[str, Any] = {_buffers(): False}
         ddp = DistributedDataParallel(
             loss,
             bucket_cap_mb=1 + math.ceil(size_bytes / 2**20),
             gradient_as_bucket_view=True,
+            find_unused_parameters=loss.model.idle(),
             **once,
         )
         ddp.register_comm_hook(self.how.reduction, added)
@@ -161,7 +163,8 @@ class Many(Ranks):
     def meet(self, figures: Tensor) -> tuple[float, float]:
         """See `Ranks`: one all-gather of four numbers."""
         own = [float(self._stop.signal), self._clock.elapsed_s()]
-        mine = torch.cat([figures.double(), figures.new_tensor(own, dtype=torch.float64)])
+        told = torch.tensor(own, dtype=torch.float64).to(figures.device, non_blocking=True)
+        mine = torch.cat([figures.double(), told])
         rows = list(mine.new_empty(self.size, len(mine)))
         dist.all_gather(rows, mine)
         table = torch.stack(rows).tolist()
