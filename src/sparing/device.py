@@ -54,7 +54,7 @@ def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:
     """Choose the device: the GPU where there is one, unless told otherwise."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and launch().id is not None:
+    if name == "cuda" and launch().size > 1:
         name = f"cuda:{launch().local_rank}"
     try:
         device = torch.device(name)

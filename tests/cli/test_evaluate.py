@@ -118,3 +118,14 @@ def test_score_takes_a_file_or_a_text(run: Path, sparing: Sparing, tmp_path: Pat
     refused(sparing("score", run, "--whole", "--text", "three"), "--text", "--whole")
     assert len(sparing("score", run, file, "--json").out.splitlines()) == 2
     assert len(sparing("score", run, "--text", "three", "--json").out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", [["--dynamic"], ["--cache", "20"], ["--memory", "0,16"]])
+def test_what_cannot_be_dealt_out_is_refused_among_several(
+    option: list[str], sparing: Sparing, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = sparing("evaluate", run, *option)
+    assert said.status == 2
+    assert said.err == f"sparing: {option[0]} is for one process; run it without torchrun\n"
