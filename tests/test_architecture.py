@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
-BASE = {"errors", "files", "config", "units", "device", "padding", "__init__"}
+BASE = {"errors", "files", "config", "units", "device", "launch", "padding", "__init__"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "padding": set(),
     "files": {"errors"},
     "config": {"errors"},
-    "device": {"errors"},
+    "launch": {"errors"},
+    "device": {"errors", "launch"},
     "__init__": set(),
     "ops": set(),
     "nn": {"ops", "padding"},

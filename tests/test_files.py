@@ -94,3 +94,22 @@ def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
         order.append("first")
     thread.join(timeout=10)
     assert order == ["first", "second"]
+
+
+def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path):
+            held.set()
+            let_go.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    with pytest.raises(UserError, match="in use"), locked(tmp_path, wait_s=0.1):
+        pass
+    threading.Timer(0.1, let_go.set).start()
+    with locked(tmp_path, wait_s=10):
+        pass
+    thread.join()

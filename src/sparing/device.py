@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from sparing.errors import UserError
+from sparing.launch import launch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of two of glibc's `mallopt` parameters; 2^25 is the most it takes for the second."""
@@ -53,6 +54,8 @@ def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:
     """Choose the device: the GPU where there is one, unless told otherwise."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and launch().size > 1:
+        name = f"cuda:{launch().local_rank}"
     try:
         device = torch.device(name)
     except RuntimeError:

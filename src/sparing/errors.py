@@ -8,6 +8,10 @@ class UserError(Exception):
     """Bad input. The command line prints it as one line and exits with status 2."""
 
 
+class LostError(UserError):
+    """Another process of a training is gone, or does not answer in time."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An error for a name that does not exist, suggesting the nearest that does."""
     choices = sorted(known)

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,15 +85,20 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(folder: Path, *, wait: bool = False, wait_s: float = 0.0) -> Iterator[None]:
     """Hold `folder` for this process; the kernel lets go of it however the process ends.
 
-    While another process holds it, `wait` for that one to let go; otherwise refuse.
+    While another process holds it, `wait` for that one to let go, or `wait_s`; otherwise refuse.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    give_up_at = time.monotonic() + wait_s
     with open(folder / ".lock", "a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise UserError(f"{folder} is in use by another process") from None
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up_at:
+                    raise UserError(f"{folder} is in use by another process") from None
+                time.sleep(0.05)
         yield

@@ -144,3 +144,14 @@ def test_another_checkpoint_or_precision_is_another_entry(run: Path, sparing: Sp
     assert sparing("evaluate", run, "--split", "test", "--device", "cpu").status == 0
     assert "test" in results(run)
     assert found["valid, bfloat16"]["precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize("option", [["--dynamic"], ["--cache", "20"], ["--memory", "0,16"]])
+def test_what_cannot_be_dealt_out_is_refused_among_several(
+    option: list[str], sparing: Sparing, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = sparing("evaluate", run, *option)
+    assert said.status == 2
+    assert said.err == f"sparing: {option[0]} is for one process; run it without torchrun\n"

@@ -14,5 +14,14 @@ def test_cutting_into_lanes_and_joining_is_the_identity() -> None:
     assert torch.equal(chosen["cell"], state["cell"][[2, 0]])
 
 
+def test_shorter_memories_get_empty_places_before_their_oldest_entry() -> None:
+    short, long = torch.ones(1, 1, 2), torch.ones(2, 3, 2)
+    ages = [torch.tensor([[7]]), torch.tensor([[9, 8, 7]] * 2)]
+    back = joined([{"m": short, "age": ages[0]}, {"m": long, "age": ages[1]}])
+    assert back["age"].tolist() == [[0, 0, 7], [9, 8, 7], [9, 8, 7]]
+    assert back["m"].sum((1, 2)).tolist() == [2, 6, 6]
+    assert back["m"][0, -1].tolist() == [1, 1]
+
+
 def test_size_counts_bytes() -> None:
     assert size_bytes({"a": torch.zeros(2, 3), "b": torch.zeros(2, dtype=torch.float16)}) == 28

@@ -17,9 +17,10 @@ from sparing.data.stream import Segment, Stream, StreamConfig
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.api import size_bytes
+from sparing.models.api import State, size_bytes
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
+from sparing.train.distributed import Loss, Ranks
 from sparing.train.loop import backward
 from sparing.train.optim import build_optimizer
 from sparing.train.scale import LossScale
@@ -39,10 +40,13 @@ ROUND = 8
 class Stepper:
     """A training run on random tokens; each call is one step of the loop."""
 
-    def __init__(self, run: RunConfig, hardware: Hardware) -> None:
+    def __init__(self, run: RunConfig, hardware: Hardware, ranks: Ranks | None = None) -> None:
+        """One process alone, or one of several `ranks`."""
+        ranks = ranks or Ranks()
         device.seed_everything(run.train.seed)
         self.config, self.schedule, self.skipped = run.train, run.schedule, 0
-        self.training = _training(run, hardware)
+        self.training = _training(run, hardware, ranks)
+        self.pieces = ranks.pieces(run.train.batch, run.train.batch_split)
         self.segments: Iterator[Segment] = prefetch(
             self.training.stream.segments(), hardware.device
         )
@@ -53,7 +57,7 @@ class Stepper:
         run, segment = self.training, next(self.segments)
         # The state is carried even where the text starts anew: memory stays full.
         run.optimizer.scale_lr(factor(self.schedule, next(self._number), 0.0))
-        nats, norm, state = backward(run, segment, self.config.batch_split)
+        nats, norm, state = backward(run, segment, self.pieces)
         sound = math.isfinite(nats) and math.isfinite(norm)
         if sound:
             run.optimizer.step()
@@ -138,23 +142,28 @@ def _repeated(task: Task, times: int) -> Task:
     return run
 
 
-def _training(run: RunConfig, hardware: Hardware) -> Training:
+def _training(run: RunConfig, hardware: Hardware, ranks: Ranks) -> Training:
     model = build_model(run, hardware.device).train()
     model = prepare_for(hardware, model, compiled=run.train.compiled)
-    return Training(
+    loss = ranks.wrapped(Loss(model))
+    training = Training(
         model=model,
+        loss=loss,
+        ranks=ranks,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(run),
+        stream=_stream(run, ranks),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
-        state=model.initial_state(run.train.batch),
+        state=State(),
         clip=run.optim.clip,
     )
+    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
+    return training
 
 
-def _stream(run: RunConfig) -> Stream:
+def _stream(run: RunConfig, ranks: Ranks) -> Stream:
     """Random text cut into segments of one length, for the products have one shape."""
     t, vocab_size = run.train, run.model.vocab_size
     ids = np.random.default_rng(t.seed).integers(0, vocab_size, t.batch * t.segment * ROUND)
     split = Split(ids.astype(np.uint32), size_bytes=ids.size, words=0, start=0)
-    return Stream(split, StreamConfig(batch=t.batch, segment=t.segment))
+    return Stream(split, StreamConfig(batch=t.batch, segment=t.segment), ranks.lanes(t.batch))

@@ -8,6 +8,7 @@ import typer
 
 from sparing import device
 from sparing.bench.cutoffs import bench_cutoffs, zipf
+from sparing.bench.distributed import bench_distributed
 from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.report import append, check_file, processor, report
@@ -19,6 +20,7 @@ from sparing.cli.options import Device, Json, Settings, show
 from sparing.data.cutoffs import frequencies
 from sparing.data.tokens import DataConfig, prepare
 from sparing.device import Hardware
+from sparing.launch import launch
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
@@ -27,7 +29,8 @@ from sparing.runs.recipes import RECIPES, recipe
 from sparing.search.run import bench_cost
 
 app = typer.Typer(
-    help="Benchmarks: train, generate, evaluate, span, cutoffs, cost.", no_args_is_help=True
+    help="Benchmarks: train, generate, evaluate, span, cutoffs, cost, distributed.",
+    no_args_is_help=True,
 )
 
 DEFAULT = "enwik8_sha_rnn"
@@ -185,6 +188,28 @@ def cost(
     _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
+@app.command()
+def distributed(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    steps: Annotated[int, typer.Option(help="Steps of either kind to measure.")] = 12,
+    shard: Annotated[bool, typer.Option("--shard", help="With weights cut up.")] = False,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Steps of all processes of a torchrun against those of one alone; without it, of one."""
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure(
+        "distributed",
+        "train",
+        wish,
+        lambda run, hardware: bench_distributed(run, hardware, steps, sharded=shard),
+    )
+
+
 def _measure(
     kind: str, purpose: Purpose, wish: Wish, work: Callable[[RunConfig, Hardware], dict[str, Any]]
 ) -> None:
@@ -196,7 +221,8 @@ def _measure(
     check_file(wish.out)
     with threads(wish.threads):
         record = report(kind, run, hardware, {"size": size, **work(run, hardware)})
-    _tell(record, wish.out, as_json=wish.as_json)
+    if launch().rank == 0:
+        _tell(record, wish.out, as_json=wish.as_json)
 
 
 def _find(name: str) -> tuple[RunFolder | None, RunConfig]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,9 +27,11 @@ from sparing.evaluate.cache import CacheConfig, cached
 from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
+from sparing.launch import launch
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
+from sparing.train.distributed import Joining, Ranks, together
 
 NEEDS = {
     "--stride": ("--window",),
@@ -48,6 +50,8 @@ APART = {
 """Ways of reading, and what would be lost on them."""
 TWICE = {"--batch": "evaluate.batch", "--segment": "evaluate.segment", "--memory": "model.memory"}
 """Options that stand for a setting."""
+ALONE = ("--context", "--memory", "--cache", "--dynamic")
+"""Ways of reading that are not dealt out to several processes."""
 
 
 def evaluate(
@@ -135,7 +139,10 @@ def evaluate(
     if adapting:
         how = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
         how = how if segment is None else replace(how, segment=segment)
-    found, report = _measured(case, reading, how)
+    with together(launch(), case.hardware.device, Joining()) as ranks:
+        found, report = _measured(replace(case, ranks=ranks), reading, how)
+    if launch().rank:
+        return
     if size is None and not settings:
         folder.note_results(found)
     show(report, as_json=as_json)
@@ -153,6 +160,7 @@ class Case:
     split: str
     protocol: str
     size: int | None
+    ranks: Ranks = field(default_factory=Ranks)
 
     def text(self) -> Split:
         """The text to score."""
@@ -207,13 +215,15 @@ class Reading:
     def answer(self, case: Case, model: LanguageModel) -> Evaluation:
         """Score the case's text."""
         text, hardware, e = case.text(), case.hardware, case.run.evaluate
-        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": True}
+        watched = case.ranks.rank == 0
+        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": watched}
+        dealt = {**common, "ranks": case.ranks}
         if self.window is not None:
             stride = self._stride(self.window)
-            return windowed(model, text, hardware, window=self.window, stride=stride, **common)
+            return windowed(model, text, hardware, window=self.window, stride=stride, **dealt)
         if self.cache is not None:
             return cached(model, text, hardware, self.cache, segment=e.segment, **common)
-        return carried(model, text, hardware, segment=e.segment, **common)
+        return carried(model, text, hardware, segment=e.segment, **dealt)
 
     def label(self, case: Case) -> str:
         """The name of the figures in results.json; what is usual goes unsaid."""
@@ -237,6 +247,8 @@ class Reading:
 def _refuse_contradictions(options: Set[str], settings: Sequence[str]) -> None:
     refuse_strays(options, NEEDS)
     refuse_apart(options, APART)
+    if launch().size > 1 and (strays := [option for option in ALONE if option in options]):
+        raise UserError(f"{strays[0]} is for one process; run it without torchrun")
     named = {setting.partition("=")[0].strip() for setting in settings}
     for option, setting in TWICE.items():
         if option in options and setting in named:

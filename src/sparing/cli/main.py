@@ -9,7 +9,8 @@ import typer
 from sparing import __version__
 from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, search, train
 from sparing.cli.words import name_values, reworded
-from sparing.errors import UserError
+from sparing.errors import LostError, UserError
+from sparing.launch import launch
 
 app = typer.Typer(
     name="sparing",
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentence = _sentence(problem)
         if "--debug" in words or sentence is None:
             raise
-        typer.echo(f"sparing: {sentence}", err=True)
+        if not launch().silent or isinstance(problem, LostError):
+            typer.echo(f"sparing: {sentence}", err=True)
         return 2
     except KeyboardInterrupt:
         typer.echo("sparing: interrupted", err=True)

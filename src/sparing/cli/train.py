@@ -1,6 +1,5 @@
 """`sparing train`: one run, in its own folder."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,8 +9,9 @@ from sparing.cli.options import Device, Settings, Source
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.files import read_object
+from sparing.launch import launch, launched_at
 from sparing.runs.config import RunConfig, from_json, with_settings
-from sparing.runs.folder import open_run
+from sparing.runs.folder import is_of_launch, open_run
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
@@ -39,26 +39,37 @@ def train(
     ] = None,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Cut weights and optimizer state up between processes.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds several processes wait for each other.")
+    ] = TrainOptions().timeout_s,
 ) -> int:
     """Train a recipe. Ctrl-C ends it with a checkpoint; --resume goes on from there."""
     if checkpoint is not None and not resume:
         raise UserError("--checkpoint goes with --resume")
     path = out or default_path(name, resume=resume)
+    # A restart repeats the command, which says nothing of what has happened since.
+    restarted = is_of_launch(path, launch().id)
+    resume, checkpoint = resume or restarted, None if restarted else checkpoint
     run = settled(named(name, path, resume=resume), settings or [], minutes, corpus)
     options = TrainOptions(
         device=device,
         resume=resume,
         checkpoint=checkpoint or "last",
         source=source,
-        progress=not quiet,
+        progress=not quiet and launch().rank == 0,
         head_start_s=process_age_s(),
+        timeout_s=timeout,
+        sharded=shard,
+        restarted=restarted,
     )
     signal = train_run(run, path, options)
-    if signal:
-        typer.echo(f"stopped; go on with: sparing train --resume --out {path}", err=True)
-        return 128 + signal
-    typer.echo(f"done: {path}", err=True)
-    return 0
+    if launch().rank == 0:
+        again = f"stopped; go on with: sparing train --resume --out {path}"
+        typer.echo(again if signal else f"done: {path}", err=True)
+    return 128 + signal if signal else 0
 
 
 def named(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
@@ -121,5 +132,7 @@ def default_path(name: str, *, resume: bool) -> Path:
     """A folder named after the recipe and the moment."""
     if resume:
         raise UserError("--resume needs --out, the folder of the run to go on with")
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    if launch().nodes > 1:
+        raise UserError("several machines need --out, a folder that all of them see")
+    stamp = launched_at().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{Path(name).stem or 'run'}-{stamp}"

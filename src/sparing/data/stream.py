@@ -38,7 +38,7 @@ class Segment(NamedTuple):
     inputs_BT: Tensor
     targets_BT: Tensor
     count: int  # type: ignore[assignment]  # hides tuple.count, likewise
-    """Targets that are not ignored."""
+    """Targets that are not ignored, those of other processes included."""
     fresh: bool
     """Whether an epoch starts here, so that the model's state must be reset."""
     cursor: Cursor
@@ -93,7 +93,8 @@ class Stream:
         lanes = range(config.batch) if lanes is None else lanes
         edges = np.arange(config.batch + 1, dtype=np.int64) * self.tokens_per_epoch // config.batch
         self._begins_B = edges[:-1][list(lanes)]
-        self._lengths_B = np.diff(edges)[list(lanes)]
+        self._lengths = np.diff(edges)
+        self._lengths_B = self._lengths[list(lanes)]
 
     @property
     def _longest(self) -> int:
@@ -127,15 +128,14 @@ class Stream:
         end = cursor.position + length
         window_BT = torch.from_numpy(self._window(cursor.position, length))
         targets_BT = window_BT[:, 1:].contiguous()
-        left_B = np.clip(self._lengths_B - cursor.position, 0, length)
         # Lanes differ by one token at most, so only the last column can lie past an end.
-        ended_B = torch.from_numpy(left_B < length)
+        ended_B = torch.from_numpy(self._lengths_B < end)
         targets_BT[ended_B, -1] = IGNORED
         after = Cursor(cursor.epoch, cursor.index + 1, end)
         return Segment(
             inputs_BT=window_BT[:, :-1].contiguous(),
             targets_BT=targets_BT,
-            count=int(left_B.sum()),
+            count=int(np.clip(self._lengths - cursor.position, 0, length).sum()),
             fresh=cursor.position == 0,
             cursor=Cursor(cursor.epoch + 1) if end == self._longest else after,
         )

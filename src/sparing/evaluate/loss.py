@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,19 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.window import Window, measuring, on_device, read, sliding
 from sparing.models.api import LanguageModel, Output
+
+
+class Together(Protocol):
+    """Processes that share the work: `train.distributed.Ranks`."""
+
+    def lanes(self, batch: int) -> range:
+        """The streams of this process."""
+        ...
+
+    def sum_(self, tensor: Tensor) -> None:
+        """Add up what every process has, in place."""
+        ...
+
 
 Charge = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
@@ -100,10 +113,12 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     protocol: str = "bytes",
     progress: bool = False,
     charge: Charge | None = None,
+    ranks: Together | None = None,
 ) -> Evaluation:
     """Read the split as `batch` contiguous streams, carrying the state from segment to segment.
 
-    `charge` says what a target costs at a hidden vector; the model's head by default.
+    `charge` says what a target costs at a hidden vector; the model's head by default. `ranks` deal
+    the streams out and add up their losses.
     """
     charge = charge or model.head.nats
     tokens = _tokens(split)
@@ -111,14 +126,19 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
     batch = min(batch, tokens)
     config = StreamConfig(batch=batch, segment=min(segment, math.ceil(tokens / batch)))
+    own = range(batch) if ranks is None else ranks.lanes(batch)
     started_at, total = time.perf_counter(), _zero(hardware)
     with measuring(model, hardware), _bar(tokens, progress) as bar:
-        state = model.initial_state(batch)
-        for piece in prefetch(Stream(split, config).one_epoch(), hardware.device):
+        state = model.initial_state(len(own))
+        for piece in prefetch(Stream(split, config, own).one_epoch(), hardware.device):
+            if not own:
+                break
             out: Output = model(piece.inputs_BT, state)
             state = out.state
             total += charge(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
             bar.update(piece.count)
+        if ranks is not None:
+            ranks.sum_(total)
         loss_nats = total.item()
     how = f"{batch} carried streams, segment {config.segment}"
     return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
@@ -134,19 +154,26 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
     batch: int = 8,
     protocol: str = "bytes",
     progress: bool = False,
+    ranks: Together | None = None,
 ) -> Evaluation:
-    """Read `window` tokens from a fresh state for every `stride` tokens that are scored."""
+    """Read `window` tokens from a fresh state for every `stride` tokens that are scored.
+
+    `ranks` deal the windows out and add up their losses.
+    """
     tokens = _tokens(split)
     if batch < 1:
         raise UserError(f"batch {batch} must be at least 1")
     # The first window alone is scored whole, so it would make its batch's softmax needlessly wide.
     first, *rest = sliding(tokens, window, stride)
     groups = [[first], *(rest[at : at + batch] for at in range(0, len(rest), batch))]
+    own = range(len(groups)) if ranks is None else ranks.lanes(len(groups))
     started_at, total = time.perf_counter(), _zero(hardware)
     with measuring(model, hardware), _bar(tokens, progress) as bar:
-        for group in groups:
+        for group in groups[own.start : own.stop]:
             total += _window_nats(model, split, group)
             bar.update(sum(item.end - item.scored for item in group))
+        if ranks is not None:
+            ranks.sum_(total)
         loss_nats = total.item()
     how = f"window {window}, stride {stride}"
     return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)

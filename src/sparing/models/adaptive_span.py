@@ -43,7 +43,7 @@ class AdaptiveSpanConfig:
     span: Literal["head", "layer", "fixed", "dynamic", "expire"] = "head"
     """A span for every head, one for a layer, none (whole windows), or one for every query.
 
-    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548); needs `train.batch_split=1`.
+    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548).
     """
     span_start: float = 0.0
     """First span as a ratio of the limit."""
@@ -218,6 +218,10 @@ class AdaptiveSpanTransformer(LanguageModel):
             penalty = torch.zeros_like(penalty)
         return Output(self.dropout(hidden_BTD), carried, penalty)
 
+    def shard_parts(self) -> list[nn.Module]:
+        """The feed-forward layers; the spans of all blocks are looked at together."""
+        return [block.feed for _, block in self._numbered() if block.feed is not None]
+
     def compile_parts(self) -> None:
         """The feed-forward layers; attention picks its shapes from the spans."""
         for _, block in self._numbered():
@@ -254,6 +258,13 @@ class AdaptiveSpanTransformer(LanguageModel):
             ]
             for spans in self._spans()
         ]
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Keep spans in range where the weights are: `forward` may have been given copies."""
+        for _, block in self._numbered():
+            if isinstance(block.span, AdaptiveSpan):
+                block.span.ratio.clamp_(0, 1)
 
     def telemetry(self) -> dict[str, float]:
         """The window of every head, its ramp included; nothing where it depends on the text."""

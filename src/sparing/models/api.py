@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparing.nn.head import IGNORED, Head
 from sparing.nn.relative import RelativeBias
-from sparing.nn.state import State, joined, lanes, size_bytes
+from sparing.nn.state import State, joined, lanes, lengthened, size_bytes
 
 __all__ = [
     "IGNORED",
@@ -19,6 +19,7 @@ __all__ = [
     "State",
     "joined",
     "lanes",
+    "lengthened",
     "size_bytes",
 ]
 
@@ -84,6 +85,17 @@ class LanguageModel(nn.Module):
 
     def compile_parts(self) -> None:
         """Compile, in place, the parts that gain from `torch.compile`."""
+
+    def idle(self) -> bool:
+        """Whether some weights may get no gradient in a step; several processes must know."""
+        return False
+
+    def shard_parts(self) -> list[nn.Module]:
+        """Parts whose weights `--shard` may bring together one part at a time.
+
+        Each is used by calling it and in no other way, and has no weight in common with the rest.
+        """
+        return []
 
     def flops_per_token(self) -> float:
         """Floating-point operations of matrix products in one forward pass, memory full."""

@@ -141,6 +141,10 @@ class AWDLSTM(LanguageModel):
             total = total + c.change_penalty * change_BTD.pow(2).mean()
         return total
 
+    def shard_parts(self) -> list[nn.Module]:
+        """The layers."""
+        return list(self.layers)
+
     def flops_per_token(self) -> float:
         """Two per multiply-add of layers and softmax, rarer clusters left out."""
         c = self.config

@@ -250,6 +250,14 @@ class SHARNN(LanguageModel):
             if block.attend is not None:
                 block.attend.compile(dynamic=True)
 
+    def idle(self) -> bool:
+        """Without memory, what attention has is not used."""
+        return self.config.memory == 0
+
+    def shard_parts(self) -> list[nn.Module]:
+        """The blocks."""
+        return list(self.blocks)
+
     def flops_per_token(self) -> float:
         """Two per multiply-add of recurrent layers, Boom, attention and softmax."""
         c = self.config

@@ -230,6 +230,10 @@ class TransformerXL(LanguageModel):
         """Carry keys and values: with fixed weights nothing is ever projected twice."""
         self.config = replace(self.config, cache="kv")
 
+    def shard_parts(self) -> list[nn.Module]:
+        """The feed-forward halves; attention's positions are projected for all blocks at once."""
+        return [block.feed_forward for _, block in self._numbered()]
+
     def compile_parts(self) -> None:
         """The feed-forward halves.
 

@@ -18,8 +18,22 @@ def lanes(state: Mapping[str, Tensor], chosen: slice | Tensor) -> State:
 
 
 def joined(states: Sequence[Mapping[str, Tensor]]) -> State:
-    """Several states side by side; their memories must be equally long."""
-    return {name: torch.cat([state[name] for state in states]) for name in states[0]}
+    """Several states side by side; a memory shorter than the longest gets empty places in front."""
+    found = State()
+    for name, first in states[0].items():
+        tensors = [state[name] for state in states]
+        longest = max(tensor.size(1) for tensor in tensors) if first.ndim > 1 else 0
+        found[name] = torch.cat([lengthened(tensor, longest) for tensor in tensors])
+    return found
+
+
+def lengthened(tensor: Tensor, length: int) -> Tensor:
+    """A state's tensor with zeros before its oldest entries, so that there are `length` of them."""
+    missing = length - tensor.size(1) if tensor.ndim > 1 else 0
+    if missing <= 0:
+        return tensor
+    empty = tensor.new_zeros(tensor.size(0), missing, *tensor.shape[2:])
+    return torch.cat([empty, tensor], dim=1)
 
 
 def size_bytes(state: Mapping[str, Tensor]) -> int:

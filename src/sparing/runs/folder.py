@@ -133,6 +133,15 @@ def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
             )
 
 
+def is_of_launch(path: Path, launch_id: str | None) -> bool:
+    """Whether `path` holds the run of this very launch, whose processes were started anew."""
+    if launch_id is None or not is_run(path):
+        return False
+    first = RunFolder(path).read("provenance")
+    newest = [first, *first.get("resumed", [])][-1]
+    return bool(newest.get("launch") == launch_id)
+
+
 def is_run(path: Path) -> bool:
     """Whether `path` is a run folder."""
     return (path / "config.json").is_file()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing.device import Hardware
+from sparing.launch import launch
 
 
 def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
@@ -23,6 +24,8 @@ def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
         "precision": hardware.precision,
         "command": ["sparing", *sys.argv[1:]],
         "seed": seed,
+        "processes": launch().size,
+        "launch": launch().id,
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

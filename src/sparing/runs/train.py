@@ -1,5 +1,6 @@
 """One run from settings to results."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -7,22 +8,25 @@ from typing import Any
 
 from sparing import device
 from sparing.config import differences
+from sparing.data.fetch import home
 from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.data.tokens import Tokens, first_bytes, prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
 from sparing.files import locked
-from sparing.models.api import LanguageModel
+from sparing.launch import launch
+from sparing.models.api import LanguageModel, State
 from sparing.runs.build import build_model, prepare_for
-from sparing.runs.config import RunConfig, for_vocab, to_json
+from sparing.runs.config import RunConfig, for_vocab, from_json, to_json
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
-from sparing.train.capture import capture, restore, resumable, second_pass
+from sparing.train.capture import capture, handed_out, restore, resumable, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.clock import Clock
-from sparing.train.journal import Journal
+from sparing.train.distributed import Joining, Loss, Ranks, together
+from sparing.train.journal import Journal, Silence
 from sparing.train.loop import fit, spent
 from sparing.train.optim import build_optimizer
 from sparing.train.progress import Bar
@@ -42,6 +46,16 @@ class TrainOptions:
     progress: bool = True
     head_start_s: float = 0.0
     """Time the process has already spent; it counts against a budget in minutes."""
+    timeout_s: float = 600.0
+    """How long several processes wait for each other before they give up."""
+    sharded: bool = False
+    """Whether weights, gradients and optimizer state are cut up between the processes."""
+    restarted: bool = False
+    """Whether a launcher started the processes anew and `resume` was not asked for."""
+
+
+RANK_STRIDE = 1_000_003
+"""Between the seeds of two ranks' dropout."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
@@ -55,45 +69,86 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
-    device.seed_everything(run.train.seed)
-    training = _training(run, tokens, hardware)
-    training.head_start_s = options.head_start_s
-    with locked(path):
-        if is_run(path) and not options.resume:
+    with together(launch(), hardware.device, _joining(run, options)) as ranks:
+        # From here on rank 0 may change the folder that all have looked at.
+        facts = [to_json(run), tokens.texts(), options.resume, options.checkpoint]
+        ranks.agree("settings or texts", facts)
+        training = _training(run, tokens, hardware, ranks)
+        training.head_start_s = options.head_start_s
+        return _within(run, path, training, tokens, options)
+
+
+def _joining(run: RunConfig, options: TrainOptions) -> Joining:
+    size, batch = launch().size, run.train.batch
+    if batch % size:
+        raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
+    return Joining(
+        timeout_s=options.timeout_s, reduction=run.train.reduction, sharded=options.sharded
+    )
+
+
+def _within(
+    run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
+) -> int:
+    """Train while rank 0 holds the folder."""
+    leading = training.ranks.rank == 0
+    # What is left of an earlier start of this launch may take a moment to die.
+    wait_s = options.timeout_s if options.restarted else 0.0
+    with locked(path, wait_s=wait_s) if leading else nullcontext():
+        if leading and is_run(path) and not options.resume:
             raise UserError(f"{path} was made a run by another process just now")
         folder = _start(run, path, training, tokens, options)
         desk = _desk(run, folder, tokens, training, options)
         desk.bar.say(f"run {path}")
+        _tell_of_restart(desk, training, options)
         try:
             signal = fit(training, run.train, run.schedule, desk)
         finally:
             desk.bar.close()
             desk.journal.close()
-        folder.note_results(_summary(training, folder))
-    if not signal:
+        if leading:
+            folder.note_results(_summary(training, folder))
+    if leading and not signal:
         _refuse_divergence(training, folder)
     return signal
 
 
+def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> None:
+    if not options.restarted:
+        return
+    step, size = training.progress.step, training.ranks.size
+    what = f"started anew by torchrun with {size} processes; went on from step {step}"
+    desk.journal.note("event", step, what=what)
+    desk.bar.say(f"step {step}: {what}")
+
+
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
-    if not options.resume:
-        return prepare(run.data, options.source, progress=options.progress)
-    return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
+    # Of the processes of a machine the first prepares the text, and the others find it.
+    turn = home() / "downloads" / ".locks" / "tokens"
+    with locked(turn, wait=True) if launch().size > 1 else nullcontext():
+        if not options.resume:
+            return prepare(run.data, options.source, progress=options.progress)
+        return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
 
 
 def _start(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> RunFolder:
     """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
+    folder, leading = RunFolder(path), training.ranks.rank == 0
     record = provenance(training.hardware, run.train.seed)
     if not options.resume:
-        return create(path, run, tokens.vocab, record, texts=tokens.texts())
-    folder = open_run(path)
-    before = folder.config()
+        if leading:
+            create(path, run, tokens.vocab, record, texts=tokens.texts())
+        return folder
+    before = from_json(training.ranks.told(to_json(folder.config()) if leading else None))
     _refuse_other_lanes(before, run)
-    if options.checkpoint != "last" or checkpoint.present(folder.checkpoints):
+    there = leading and bool(checkpoint.present(folder.checkpoints))
+    if training.ranks.told(options.checkpoint != "last" or there):
         _go_on(run, before, folder, training, options.checkpoint)
-        training.stream = _stream(run, tokens, training.progress.cursor)
+        training.stream = _stream(run, tokens, training.progress.cursor, training.ranks)
+    if not leading:
+        return folder
     journal.rewind(folder.metrics, training.progress.journal_bytes)
     if before != run:
         record["changed"] = differences(before, run)
@@ -107,7 +162,12 @@ def _go_on(
     run: RunConfig, before: RunConfig, folder: RunFolder, training: Training, name: str
 ) -> None:
     """Bring `training` to where a checkpoint left off, or begin a second pass from its weights."""
-    saved = checkpoint.load(folder.checkpoints, name, run.identity())
+    ranks = training.ranks
+    leading = ranks.rank == 0
+    saved = handed_out(
+        ranks, checkpoint.load(folder.checkpoints, name, run.identity()) if leading else None
+    )
+    assert saved is not None
     changed = before.optim != run.optim or before.schedule != run.schedule
     if not changed and resumable(saved):
         restore(training, saved)
@@ -119,7 +179,9 @@ def _go_on(
         )
     # Before the new settings are written down: a kill in between must not turn the second pass into
     # a plain continuation.
-    checkpoint.save(folder.checkpoints, "last", capture(training), run.identity())
+    captured = capture(training)
+    if leading:
+        checkpoint.save(folder.checkpoints, "last", captured, run.identity())
 
 
 def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
@@ -133,22 +195,31 @@ def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
         raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
 
 
-def _training(run: RunConfig, tokens: Tokens, hardware: Hardware) -> Training:
+def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) -> Training:
+    device.seed_everything(run.train.seed)
     model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
-    split = tokens.split("train")
-    return Training(
+    # The same weights everywhere, but not the same dropout.
+    if ranks.rank:
+        device.seed_everything((run.train.seed + RANK_STRIDE * ranks.rank) % (1 << 63))
+    split, loss = tokens.split("train"), ranks.wrapped(Loss(model))
+    training = Training(
         model=model,
+        loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(run, tokens, Cursor(0, 0, 0)),
+        stream=_stream(run, tokens, Cursor(0, 0, 0), ranks),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
-        state=model.initial_state(run.train.batch),
+        state=State(),
         clip=run.optim.clip,
         bytes_per_token=split.size_bytes / len(split.ids),
+        ranks=ranks,
+        launched=launch().id is not None,
     )
+    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
+    return training
 
 
-def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
+def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor, ranks: Ranks) -> Stream:
     t = run.train
     settings = StreamConfig(
         batch=t.batch,
@@ -159,7 +230,7 @@ def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
         longest=t.longest,
         seed=t.seed,
     )
-    stream = Stream(tokens.split("train"), settings, cursor=cursor)
+    stream = Stream(tokens.split("train"), settings, ranks.lanes(t.batch), cursor)
     # Too small a text is refused here, before anything is written.
     stream.segments()
     return stream
@@ -168,31 +239,46 @@ def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor) -> Stream:
 def _desk(
     run: RunConfig, folder: RunFolder, tokens: Tokens, training: Training, options: TrainOptions
 ) -> Desk:
-    identity, step = run.identity(), training.progress.step
+    """Rank 0's writes; the others' only reads, and what rank 0 hands out."""
+    identity, ranks = run.identity(), training.ranks
+    leading = ranks.rank == 0
 
     def load(name: str) -> Checkpoint | None:
-        if not checkpoint.exists(folder.checkpoints, name):
-            return None
-        return checkpoint.load(folder.checkpoints, name, identity)
+        there = leading and checkpoint.exists(folder.checkpoints, name)
+        found = checkpoint.load(folder.checkpoints, name, identity) if there else None
+        return handed_out(ranks, found)
 
+    def save(name: str, saved: Checkpoint) -> None:
+        if leading:
+            checkpoint.save(folder.checkpoints, name, saved, identity)
+
+    board, step = folder.path / "tensorboard", training.progress.step
     return Desk(
-        journal=Journal(folder.metrics, folder.path / "tensorboard", step),
-        bar=Bar(shown=options.progress),
-        save=lambda name, saved: checkpoint.save(folder.checkpoints, name, saved, identity),
+        journal=Journal(folder.metrics, board, step) if leading else Silence(),
+        bar=Bar(shown=options.progress and leading),
+        save=save,
         load=load,
-        judge=partial(_judge, run, tokens, training.hardware),
+        judge=partial(_judge, run, tokens, training),
     )
 
 
 def _judge(
-    run: RunConfig, tokens: Tokens, hardware: Hardware, model: LanguageModel
+    run: RunConfig, tokens: Tokens, training: Training, model: LanguageModel
 ) -> dict[str, Any]:
     split = tokens.split("valid")
     if run.train.evaluate_bytes is not None:
         split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
     e = run.evaluate
     protocol = "bytes" if run.data.newlines else "no-newlines"
-    result = carried(model, split, hardware, batch=e.batch, segment=e.segment, protocol=protocol)
+    result = carried(
+        model,
+        split,
+        training.hardware,
+        batch=e.batch,
+        segment=e.segment,
+        protocol=protocol,
+        ranks=training.ranks,
+    )
     return result.to_json()
 
 

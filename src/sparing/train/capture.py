@@ -11,22 +11,25 @@ from sparing.data.stream import Cursor
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.checkpoint import Checkpoint
+from sparing.train.distributed import Ranks
+from sparing.train.parts import alike
 from sparing.train.training import Progress, Training
 
 
 def capture(run: Training) -> Checkpoint:
     """Everything the next process needs to go on with the same numbers."""
-    state = {f"state.{name}": tensor for name, tensor in run.state.items()}
-    state["rng.cpu"] = torch.get_rng_state()
-    if run.hardware.device.type == "cuda":
-        state["rng.cuda"] = torch.cuda.get_rng_state(run.hardware.device)
-    tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
-    return Checkpoint({**tensors, "state": state}, position(run))
+    state = {f"state.{name}": tensor for name, tensor in run.ranks.gathered(run.state).items()}
+    for kind, own in generators(run).items():
+        for rank, tensor in enumerate(run.ranks.listed(own)):
+            state[of_rank(kind, rank)] = tensor
+    model = run.ranks.complete(model_tensors(run.model))
+    optimizer = run.ranks.complete(run.optimizer.tensors())
+    return Checkpoint({"model": model, "optimizer": optimizer, "state": state}, position(run))
 
 
 def capture_weights(run: Training) -> Checkpoint:
     """The weights alone, and where they were reached."""
-    return Checkpoint({"model": model_tensors(run.model)}, position(run))
+    return Checkpoint({"model": run.ranks.complete(model_tensors(run.model))}, position(run))
 
 
 def position(run: Training) -> dict[str, Any]:
@@ -35,6 +38,29 @@ def position(run: Training) -> dict[str, Any]:
         "cursor": list(run.progress.cursor),
         "loss_scale": [run.scale.value, run.scale.good_steps] if run.scale.active else None,
     }
+
+
+def generators(run: Training) -> dict[str, Tensor]:
+    """The state of this process's random generators."""
+    found = {"rng.cpu": torch.get_rng_state()}
+    if run.hardware.device.type == "cuda":
+        found["rng.cuda"] = torch.cuda.get_rng_state(run.hardware.device)
+    return found
+
+
+def of_rank(kind: str, rank: int) -> str:
+    """The name of a rank's random generator in a checkpoint."""
+    return f"{kind}.{rank}" if rank else kind
+
+
+def handed_out(ranks: Ranks, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """The checkpoint rank 0 has read, for every process."""
+    cursor = ranks.told(None if checkpoint is None else dict(checkpoint.cursor))
+    if cursor is None:
+        return None
+    held = checkpoint.tensors if checkpoint is not None else {}
+    stems = ranks.told(list(held))
+    return Checkpoint({stem: ranks.handed_out(held.get(stem)) for stem in stems}, cursor)
 
 
 def resumable(checkpoint: Checkpoint) -> bool:
@@ -51,15 +77,25 @@ def restore(run: Training, checkpoint: Checkpoint) -> None:
         run.scale.value, run.scale.good_steps = scale
     cursor["cursor"] = Cursor(*cursor["cursor"])
     run.progress = Progress(**cursor)
-    device = run.hardware.device
-    run.state = {
-        name.removeprefix("state."): tensor.to(device)
+    carried = {
+        name.removeprefix("state."): tensor
         for name, tensor in saved.items()
         if name.startswith("state.")
     }
-    torch.set_rng_state(saved["rng.cpu"])
-    if "rng.cuda" in saved and device.type == "cuda":
-        torch.cuda.set_rng_state(saved["rng.cuda"], device)
+    device = run.hardware.device
+    run.state = {name: tensor.to(device) for name, tensor in run.ranks.dealt(carried).items()}
+    _restore_generators(run, saved)
+
+
+def _restore_generators(run: Training, saved: Mapping[str, Tensor]) -> None:
+    """Those of this rank; one that did not exist when they were saved begins a sequence."""
+    cpu, cuda = (of_rank(kind, run.ranks.rank) for kind in ("rng.cpu", "rng.cuda"))
+    if cpu not in saved:
+        torch.manual_seed((torch.initial_seed() + run.progress.step) % (1 << 63))
+        return
+    torch.set_rng_state(saved[cpu])
+    if cuda in saved and run.hardware.device.type == "cuda":
+        torch.cuda.set_rng_state(saved[cuda], run.hardware.device)
 
 
 def second_pass(run: Training, checkpoint: Checkpoint) -> None:
@@ -97,4 +133,4 @@ def load_model_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) -> N
         if tensor.shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)} there, {tuple(tensor.shape)} here"
             raise UserError(f"the checkpoint does not fit the model: {name} is {shapes}")
-        tensor.copy_(tensors[name])
+        tensor.copy_(alike(tensors[name], tensor))

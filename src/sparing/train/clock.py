@@ -3,15 +3,12 @@
 import os
 import time
 
+from sparing.launch import age_s
+
 
 def process_age_s() -> float:
     """Seconds since this process was started; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return 0.0
+    return age_s(os.getpid()) or 0.0
 
 
 class Clock:
@@ -19,7 +16,12 @@ class Clock:
 
     def __init__(self, before_s: float) -> None:
         self._zero = time.perf_counter() - before_s
+        self.agreed_s: float | None = None
 
     def elapsed_s(self) -> float:
         """Seconds spent on the run so far."""
         return time.perf_counter() - self._zero
+
+    def shared_s(self) -> float:
+        """The same for every process: rank 0's, as of their last meeting. Alone: now."""
+        return self.elapsed_s() if self.agreed_s is None else self.agreed_s

@@ -1,8 +1,11 @@
 """How long a run trains, on how much text at a time, and what it writes down."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sparing.device import Precision
+
+Reduction = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +38,8 @@ class TrainConfig:
     """Seeds weights, dropout and segment lengths."""
     precision: Precision = "auto"
     """Precision of matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    reduction: Reduction = "float32"
+    """Precision in which gradients travel where several processes train together."""
     compiled: bool = True
     """Compile the parts that gain from it (on a GPU)."""
     log_every: int = 10

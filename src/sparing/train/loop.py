@@ -24,17 +24,19 @@ ROLLBACKS = 5
 def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk) -> int:
     """Train until the budget is spent (returns 0) or a signal asks to stop (returns its number)."""
     p, clock = run.progress, Clock(run.progress.elapsed_s + run.head_start_s)
+    pieces = run.ranks.pieces(config.batch, config.batch_split)
     segments = prefetch(run.stream.segments(), run.hardware.device)
     run.model.train()
-    with stopping() as stop:
+    with stopping(launched=run.launched) as stop:
+        run.ranks.watch(stop, clock)
         while not stop.asked and not run.model.settled and (share := spent(run, config, clock)) < 1:
             segment = next(segments)
             if segment.fresh:
-                run.state = run.model.initial_state(segment.inputs_BT.size(0))
+                run.state = run.fresh_state(segment.inputs_BT.size(0))
             by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             run.model.before_step(p.step, share)
-            nats, norm, state = backward(run, segment, config.batch_split)
+            nats, norm, state = backward(run, segment, pieces)
             sound = math.isfinite(nats) and math.isfinite(norm)
             if sound:
                 run.optimizer.step()
@@ -59,7 +61,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             judge(run, desk)
         p.elapsed_s = clock.elapsed_s()
         save(run, desk)
-    return stop.signal
+    return stop.cause
 
 
 def spent(run: Training, config: TrainConfig, clock: Clock) -> float:
@@ -70,7 +72,7 @@ def spent(run: Training, config: TrainConfig, clock: Clock) -> float:
     if config.epochs:
         shares.append(p.tokens / (config.epochs * run.stream.tokens_per_epoch))
     if config.minutes:
-        shares.append(clock.elapsed_s() / (60 * config.minutes))
+        shares.append(clock.shared_s() / (60 * config.minutes))
     return max(shares)
 
 
@@ -88,17 +90,19 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float
     rows = segment.inputs_BT.size(0) // pieces
     for piece in range(pieces):
         chosen = slice(piece * rows, (piece + 1) * rows)
-        with run.hardware.autocast():
-            out = run.model(segment.inputs_BT[chosen], lanes(run.state, chosen))
-            nats = run.model.head.nats(out.hidden_BTD, segment.targets_BT[chosen]).sum()
-        # Each piece adds its share of the whole segment's mean, so cutting changes no gradient.
-        loss = nats / segment.count + out.penalty / pieces
-        (loss * run.scale.value).backward()
+        inputs_BT, targets_BT = segment.inputs_BT[chosen], segment.targets_BT[chosen]
+        with run.ranks.reducing(run.loss, last=piece == pieces - 1):
+            with run.hardware.autocast():
+                nats, state, penalty = run.loss(inputs_BT, targets_BT, lanes(run.state, chosen))
+            # Each piece adds its share of the whole segment's mean, over all processes, so that
+            # cutting changes no gradient.
+            loss = nats / segment.count + penalty / (pieces * run.ranks.size)
+            (loss * run.scale.value).backward()
         losses.append(nats.detach())
-        states.append(out.state)
+        states.append(state)
     norm = clip_(run.model.parameters(), run.clip, scale=run.scale.value)
     # The step's only wait for the device: both numbers decide whether the update is taken.
-    total, size = torch.stack([torch.stack(losses).sum().float(), norm.float()]).tolist()
+    total, size = run.ranks.meet(torch.stack([torch.stack(losses).sum().float(), norm.float()]))
     return total, size, states[0] if pieces == 1 else joined(states)
 
 
@@ -118,6 +122,7 @@ def skipped(run: Training, desk: Desk, nats: float) -> int:
         desk.journal.note("event", step, what="gradients overflowed; scale halved, step skipped")
         return 0
     what = "loss is not finite" if not math.isfinite(nats) else "gradients are not finite"
+    what += run.ranks.where()
     desk.journal.note("event", step, what=f"{what}; step skipped")
     desk.bar.say(f"step {step}: {what}; step skipped")
     return 1
@@ -133,7 +138,7 @@ def roll_back(run: Training, desk: Desk) -> None:
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
         raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
-    run.state = run.model.initial_state(next(iter(run.state.values())).size(0))
+    run.state = run.fresh_state(next(iter(run.state.values())).size(0))
     p.bad, p.rollbacks, p.fruitless = 0, p.rollbacks + 1, True
     what = f"went back to the weights of step {checkpoint.cursor['step']}"
     desk.journal.note("event", p.step, what=what)
@@ -156,6 +161,8 @@ def log(run: Training, desk: Desk, norm: float) -> None:
     mean = p.pending_nats / p.pending_tokens if p.pending_tokens else None
     bits = None if mean is None else units.bits_per_byte(mean, 1) / run.bytes_per_token
     speed = p.pending_tokens / max(p.elapsed_s - p.logged_s, 1e-9)
+    with run.ranks.whole(run.loss):
+        telemetry = run.model.telemetry()
     desk.journal.note(
         "train",
         p.step,
@@ -166,7 +173,7 @@ def log(run: Training, desk: Desk, norm: float) -> None:
         lr=run.optimizer.lr,
         grad_norm=norm if math.isfinite(norm) else None,
         loss_scale=run.scale.value,
-        **run.model.telemetry(),
+        **telemetry,
         elapsed_s=p.elapsed_s,
         tokens_per_s=speed,
         peak_bytes=run.hardware.peak_bytes(),
@@ -188,7 +195,8 @@ def judge(run: Training, desk: Desk) -> None:
         return
     p.judged_step = p.step
     with run.optimizer.averaged():
-        result = desk.judge(run.model)
+        with run.ranks.whole(run.loss):
+            result = desk.judge(run.model)
         if result["nats_per_token"] is None:
             desk.journal.note("event", p.step, what="valid loss is not finite")
             return

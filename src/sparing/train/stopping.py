@@ -12,21 +12,34 @@ class Stop:
     """Whether, and by which signal, the process was told to end."""
 
     signal: int = 0
+    agreed: int | None = None
+    """What several processes last agreed on, since they end after the same step; None: alone."""
+
+    @property
+    def cause(self) -> int:
+        """The signal that ends the run; 0 while it goes on."""
+        return self.signal if self.agreed is None else self.agreed
 
     @property
     def asked(self) -> bool:
-        """True after the first signal."""
-        return self.signal != 0
+        """True after the first signal, once every process knows of it."""
+        return self.cause != 0
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
-    """Catch SIGINT and SIGTERM once inside the block; restore the old behaviour after it."""
+def stopping(*, launched: bool = False) -> Iterator[Stop]:
+    """Catch SIGINT and SIGTERM once inside the block; restore the old behaviour after it.
+
+    Where a launcher passes on a signal that the terminal has sent to all, the second is no new one;
+    the launcher kills what does not end in time.
+    """
     stop = Stop()
     old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: FrameType | None) -> None:
-        stop.signal = number
+        stop.signal = stop.signal or number
+        if launched:
+            return
         for each, handler in old.items():
             signal.signal(each, handler)
 

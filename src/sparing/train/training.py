@@ -4,10 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 from sparing.data.stream import Cursor, Stream
 from sparing.device import Hardware
 from sparing.models.api import LanguageModel, State
 from sparing.train.checkpoint import Checkpoint
+from sparing.train.distributed import Loss, Ranks
 from sparing.train.journal import Journal
 from sparing.train.optim import OptimizerSet
 from sparing.train.progress import Bar
@@ -56,6 +59,21 @@ class Training:
     head_start_s: float = 0.0
     """Time this process had already spent when training began; it counts against a budget."""
     progress: Progress = field(default_factory=Progress)
+    ranks: Ranks = field(default_factory=Ranks)
+    launched: bool = False
+    """Whether a launcher such as torchrun looks after this process."""
+    loss: nn.Module = field(default_factory=nn.Identity)
+    """`distributed.Loss` of the model, wrapped so that gradients of all processes are added up;
+    made here unless an optimizer had to see what wrapping does to the weights."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, nn.Identity):
+            self.loss = self.ranks.wrapped(Loss(self.model))
+
+    def fresh_state(self, batch: int) -> State:
+        """The model's state before the first token of `batch` lanes."""
+        with self.ranks.whole(self.loss):
+            return self.model.initial_state(batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from sparing.train.parts import lengths, own
+
 EPS = 1e-10
 
 
@@ -43,18 +45,19 @@ class Adagrad(Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        weights = [own(p) for p in parameters]
+        gradients = [own(p.grad) for p in parameters if p.grad is not None]
         if group["weight_decay"]:
-            gradients = list(torch._foreach_add(gradients, parameters, alpha=group["weight_decay"]))
-        sums = [self._sum(p) for p in parameters]
+            gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        sums = [own(self._sum(p)) for p in parameters]
         torch._foreach_addcmul_(sums, gradients, gradients)
         steps = torch._foreach_sqrt(sums)
         torch._foreach_add_(steps, EPS)
         torch._foreach_reciprocal_(steps)
         torch._foreach_mul_(steps, gradients)
-        shares = shortening(torch._foreach_norm(gradients), group["tensor_clip"])
-        for p, step, share in zip(parameters, steps, shares.unbind(), strict=True):
-            p.addcmul_(step, share, value=-group["lr"])
+        shares = shortening(lengths(gradients, parameters[0]), group["tensor_clip"])
+        for weight, step, share in zip(weights, steps, shares.unbind(), strict=True):
+            weight.addcmul_(step, share, value=-group["lr"])
 
     def _sum(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

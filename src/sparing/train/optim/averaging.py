@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from sparing.train.parts import own
+
 ASLEEP = -1
 """In place of the number of averaged steps, before averaging has begun."""
 
@@ -69,4 +71,6 @@ class Averaging:
         return {**means, "averaging/steps": self.steps, "averaging/losses": self.losses}
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
-        return list(self.means.values()), list(self.named.values())
+        pairs = self.means.values(), self.named.values()
+        means, weights = ([own(tensor) for tensor in tensors] for tensors in pairs)
+        return means, weights

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from sparing.train.parts import lengths, own
+
 
 @torch.no_grad()
 def clip_(parameters: Iterable[Tensor], max_norm: float, *, scale: float = 1.0) -> Tensor:
@@ -16,10 +18,10 @@ def clip_(parameters: Iterable[Tensor], max_norm: float, *, scale: float = 1.0) 
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
-    norms = torch.stack(torch._foreach_norm(gradients))
-    norm: Tensor = torch.linalg.vector_norm(norms) / scale
+    parts = [own(gradient) for gradient in gradients]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths(parts, gradients[0]))) / scale
     if max_norm > 0:
-        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0) / scale)
+        torch._foreach_mul_(parts, (max_norm / (norm + 1e-6)).clamp(max=1.0) / scale)
     elif scale != 1:
-        torch._foreach_mul_(gradients, 1 / scale)
+        torch._foreach_mul_(parts, 1 / scale)
     return norm

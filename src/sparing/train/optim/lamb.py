@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from sparing.train.parts import lengths, own
+
 NORM_LIMIT = 10.0
 """A weight norm above this counts as this."""
 
@@ -53,27 +55,28 @@ class Lamb(Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], steps: list[Tensor], group: dict[str, Any]) -> None:
-        torch._foreach_copy_(steps, parameters)
+        weights = [own(p) for p in parameters]
+        torch._foreach_copy_(steps, weights)
         torch._foreach_mul_(steps, group["weight_decay"])
         given = self._moments(parameters)
         known = parameters[0].device.type in ("cpu", "cuda")
         # The fused kernel walks through memory, not through the axes.
-        plain = all(tensor.is_contiguous() for tensor in (*parameters, *given.gradients))
+        plain = all(tensor.is_contiguous() for tensor in (*weights, *given.gradients))
         add = add_adam_fused if known and plain else add_adam
         add(steps, given, group["betas"], group["eps"])
-        ratios = trust(torch._foreach_norm(parameters), torch._foreach_norm(steps))
+        ratios = trust(lengths(weights, parameters[0]), lengths(steps, parameters[0]))
         ratios = ratios.clamp(min=group["min_trust"])
-        for p, step, ratio in zip(parameters, steps, ratios.unbind(), strict=True):
-            p.addcmul_(step, ratio, value=-group["lr"])
+        for weight, step, ratio in zip(weights, steps, ratios.unbind(), strict=True):
+            weight.addcmul_(step, ratio, value=-group["lr"])
 
     def _moments(self, parameters: list[Tensor]) -> Moments:
         for p in parameters:
             if not self.state[p]:
                 self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
         return Moments(
-            [p.grad for p in parameters if p.grad is not None],
-            [self.state[p]["exp_avg"] for p in parameters],
-            [self.state[p]["exp_avg_sq"] for p in parameters],
+            [own(p.grad) for p in parameters if p.grad is not None],
+            [own(self.state[p]["exp_avg"]) for p in parameters],
+            [own(self.state[p]["exp_avg_sq"]) for p in parameters],
         )
 
 
@@ -125,9 +128,10 @@ def _batches(parameters: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tens
     """
     if not parameters:
         return
+    weights = [own(p) for p in parameters]
     if parameters[0].device.type != "cpu":
-        yield parameters, [torch.empty_like(p) for p in parameters]
+        yield parameters, [torch.empty_like(weight) for weight in weights]
         return
-    room = torch.empty(max(p.nbytes for p in parameters), dtype=torch.uint8)
-    for p in parameters:
-        yield [p], [room[: p.nbytes].view(p.dtype).view(p.shape)]
+    room = torch.empty(max(weight.nbytes for weight in weights), dtype=torch.uint8)
+    for p, weight in zip(parameters, weights, strict=True):
+        yield [p], [room[: weight.nbytes].view(weight.dtype).view(weight.shape)]

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sparing.train.parts import own
+
 SLOW, TAKEN = "slow", "taken"
 """Keys of the state: slow weights, and steps taken so far."""
 
@@ -29,9 +31,10 @@ class Lookahead(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
         """One step of the inner optimizer; after every k-th the slow weights follow."""
-        fast = self._parameters()
-        slow = [self.state[p][SLOW] for p in fast]
-        counts = [self.state[p][TAKEN] for p in fast]
+        parameters = self._parameters()
+        fast = [own(p) for p in parameters]
+        slow = [own(self.state[p][SLOW]) for p in parameters]
+        counts = [self.state[p][TAKEN] for p in parameters]
         if int(counts[0]) == 0:
             # Weights may have been loaded since construction.
             torch._foreach_copy_(slow, fast)

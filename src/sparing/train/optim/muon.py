@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from sparing.train.parts import alike, assembled, own
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic that pulls every singular value to about 1."""
 ITERATIONS = 5
@@ -63,12 +65,12 @@ class Muon(Optimizer):
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        buffers = [self.state[p]["momentum_buffer"] for p in parameters]
-        gradients = [p.grad for p in parameters]
+        buffers = [own(self.state[p]["momentum_buffer"]) for p in parameters]
+        gradients = [own(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
         return [
-            _Update(p, group, update.reshape(group["blocks"], -1, p.size(1)))
+            _Update(p, group, assembled(update, p).reshape(group["blocks"], -1, p.size(1)))
             for p, update in zip(parameters, ahead, strict=True)
         ]
 
@@ -81,11 +83,11 @@ def _apply(updates: list[_Update]) -> None:
     # In the weights' own type and order, so that each group below is moved by one kernel.
     ready_NRC = every_NRC.to(updates[0].parameter.dtype).contiguous()
     parts = torch.split(ready_NRC, [update.blocks.size(0) for update in updates])
-    alike: dict[tuple[float, float], list[tuple[Tensor, Tensor]]] = {}
+    equal: dict[tuple[float, float], list[tuple[Tensor, Tensor]]] = {}
     for (p, group, _), part_NRC in zip(updates, parts, strict=True):
-        pairs = alike.setdefault((group["lr"], group["weight_decay"]), [])
-        pairs.append((p, part_NRC.view(p.shape)))
-    for (lr, weight_decay), pairs in alike.items():
+        pairs = equal.setdefault((group["lr"], group["weight_decay"]), [])
+        pairs.append((own(p), own(alike(part_NRC.view(p.shape), p))))
+    for (lr, weight_decay), pairs in equal.items():
         parameters, steps = map(list, zip(*pairs, strict=True))
         if weight_decay:
             torch._foreach_mul_(parameters, 1 - lr * weight_decay)

@@ -1,0 +1,65 @@
+"""What the environment says about how a process was started."""
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sparing.errors import UserError
+from sparing.launch import Launch, age_s, launch, launched_at
+
+NAMES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def say(monkeypatch: pytest.MonkeyPatch, **said: str) -> Launch:
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    return launch()
+
+
+def test_without_a_launcher_a_process_is_alone() -> None:
+    assert launch() == Launch(rank=0, size=1, local_rank=0, nodes=1, restarts=0, id=None)
+    assert abs(launched_at() - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+def test_torchrun_tells_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = say(
+        monkeypatch, RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", GROUP_WORLD_SIZE="2",
+        TORCHELASTIC_RESTART_COUNT="3", TORCHELASTIC_RUN_ID="job",
+    )  # fmt: skip
+    assert found == Launch(rank=5, size=8, local_rank=1, nodes=2, restarts=3, id="job")
+    assert found.silent
+    assert found.describe() == "rank 5 of 8"
+
+
+def test_without_a_name_a_launch_is_known_by_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = say(monkeypatch, RANK="0", WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
+    assert found.id is not None
+    assert f":{os.getppid()}:" in found.id
+    assert found == launch()
+    # Every process of the launcher names a run alike.
+    assert abs(launched_at() - launched_at()) < timedelta(milliseconds=100)
+    assert launched_at() < datetime.now(UTC)
+
+
+def test_variables_of_srun_do_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert say(monkeypatch, RANK="1", WORLD_SIZE="4") == Launch(rank=1, size=4)
+
+
+def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="WORLD_SIZE must be a whole number, not 'many'"):
+        say(monkeypatch, RANK="0", WORLD_SIZE="many")
+
+
+def test_a_process_has_an_age_and_an_unknown_one_has_none() -> None:
+    assert 0 <= (age_s(os.getpid()) or -1.0) < 100_000
+    assert age_s(2**22 + 1) is None

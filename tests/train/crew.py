@@ -1,0 +1,95 @@
+"""Several processes of this machine that stay together and take one task after the other."""
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tests.train.toy import CPU
+
+from sparing.launch import Launch
+from sparing.train.distributed import Joining, Many, Ranks
+from sparing.train.sharding import Sharded
+
+Task = Callable[..., Any]
+
+
+class Crew:
+    """`size` processes, started when first called, which have joined each other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._members: list[tuple[Any, Any]] = []
+
+    def __call__(self, task: Task, *arguments: Any) -> list[Any]:
+        """Call `task(launch, *arguments)` in every process; their answers, rank by rank."""
+        if not self._members:
+            self._start()
+        for _, pipe in self._members:
+            pipe.send((task, arguments))
+        answers = [pipe.recv() for _, pipe in self._members]
+        failures = [f"rank {rank}: {why}" for rank, (fine, why) in enumerate(answers) if not fine]
+        if failures:
+            self.close()
+        assert not failures, "\n".join(failures)
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        """Send them home."""
+        for process, pipe in self._members:
+            pipe.close()
+            process.join(5)
+            process.kill()
+        self._members = []
+
+    def _start(self) -> None:
+        # Its server imports torch once for all that are to come.
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["torch"])
+        port = free_port()
+        for rank in range(self.size):
+            mine, theirs = context.Pipe()
+            launch = Launch(rank, self.size)
+            process = context.Process(target=_serve, args=(theirs, port, launch), daemon=True)
+            process.start()
+            theirs.close()
+            self._members.append((process, mine))
+
+
+def _serve(pipe: Any, port: int, launch: Launch) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(launch.rank),
+        "WORLD_SIZE": str(launch.size),
+    }
+    while True:
+        try:
+            task, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, task(launch, *arguments)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+
+
+def ranks_of(launch: Launch, **how: Any) -> Ranks:
+    """This process's place in a crew that has met before or meets now."""
+    if launch.size == 1:
+        return Ranks()
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    joining = Joining(**how)
+    return (Sharded if joining.sharded else Many)(launch, CPU.device, joining)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
