@@ -28,3 +28,16 @@ def test_a_recipe_for_words_is_priced_by_the_token(sparing: Sparing) -> None:
 def test_a_run_is_priced_too(run: Path, sparing: Sparing) -> None:
     report = sparing("info", run, "--json").json()
     assert report["flops_per_byte"] == report["flops_per_token"] > 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["ngrams=1", "ngram_rows=1000", "head_dim=15", "span_starts=-1", "ngram_dim=0", "shrink=0"],
+)
+def test_what_no_model_can_be_made_of_is_refused_in_one_line(
+    setting: str, sparing: Sparing
+) -> None:
+    said = sparing("info", "enwik8_20min_span", "--set", f"model.{setting}")
+    assert said.status == 2
+    assert said.err.startswith("sparing: bad setting: ")
+    assert said.err.count("\n") == 1

@@ -29,6 +29,7 @@ from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
 from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.launch import launch
 from sparing.models.api import LanguageModel
+from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.train.distributed import Joining, Ranks, together
@@ -298,9 +299,20 @@ def _joined(split: str, protocol: str, *words: str) -> str:
     return ", ".join([split, *([] if protocol == "bytes" else [protocol]), *words])
 
 
+def _has_memory(run: RunConfig) -> bool:
+    """Whether the setting changes what is carried; a stack has it even without such branches."""
+    if not hasattr(run.model, "memory"):
+        return False
+    sizes = [
+        build_model(with_settings(run, [f"model.memory={length}"]), "meta").state_numbers()
+        for length in (1, 2)
+    ]
+    return sizes[0] != sizes[1]
+
+
 def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: bool) -> None:
-    if not hasattr(case.run.model, "memory"):
-        raise UserError(f"the family {case.run.family} has no memory whose length could be varied")
+    if not _has_memory(case.run):
+        raise UserError(f"this {case.run.family} has no memory whose length could be varied")
     rows = []
     for length in lengths:
         # A segment sees itself whole: up to its length, all lengths of memory would be one.

@@ -19,6 +19,7 @@ from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
 from sparing.nn.span_attention import Source, SpanAttention
+from sparing.nn.state import part
 from sparing.ops.span_attention import Ramp
 
 
@@ -209,7 +210,7 @@ class AdaptiveSpanTransformer(LanguageModel):
         known, means = self._spans(), []
         position_KL = self._reached(known)
         for layer, block in self._numbered():
-            own = _of_block(state, layer)
+            own = part(state, f"blocks.{layer}")
             hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, known[layer])
             carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
             means.append(mean)
@@ -369,12 +370,3 @@ def _longest(lengths_BHT: Tensor) -> list[float]:
     """The longest span of each head in this segment, as numbers."""
     longest: list[float] = lengths_BHT.detach().amax(dim=(0, 2)).tolist()
     return longest
-
-
-def _of_block(state: State, layer: int) -> State:
-    prefix = f"blocks.{layer}."
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }

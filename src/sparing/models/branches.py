@@ -40,7 +40,7 @@ class StackConfig:
     span_limit: int = 8192
     """Adaptive span: the farthest a head may learn to look, in positions."""
     span_starts: tuple[float, ...] = (32, 64, 128, 256, 512, 1024, 1536, 2048)
-    """Adaptive span: where the heads' spans begin, dealt in turn."""
+    """Adaptive span: where the heads' spans begin, dealt in turn; at the limit if beyond it."""
     span_price: float = 0.0
     """Adaptive span: nats per token for each position of the mean span."""
     ramp: int = 32
@@ -101,7 +101,9 @@ class StackConfig:
 
 
 LEAST = {
-    **dict.fromkeys(("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp"), 1),
+    **dict.fromkeys(
+        ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp", "shrink"), 1
+    ),
     **dict.fromkeys(("memory", "span_price"), 0),
 }
 RATES = ("dropout", "dropout_attention", "dropout_output", "dropout_words", "weight_drop")

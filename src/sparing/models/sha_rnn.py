@@ -19,6 +19,7 @@ from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.gate import GateKind
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.recurrent import CORES, CoreKind
+from sparing.nn.state import part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +221,7 @@ class SHARNN(LanguageModel):
         """See `LanguageModel`. State is cut from the graph: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), State()
         for layer, block in self._numbered():
-            hidden_BTD, after = block(hidden_BTD, self._of_block(state, layer))
+            hidden_BTD, after = block(hidden_BTD, part(state, f"blocks.{layer}"))
             carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
         hidden_BTD = self.dropout_output(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
@@ -230,7 +231,7 @@ class SHARNN(LanguageModel):
         """Attention weights (B, T, S) of every attending block for one segment."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
         for layer, block in self._numbered():
-            own = self._of_block(state, layer)
+            own = part(state, f"blocks.{layer}")
             if block.attend is not None and block.attend.memory > 0:
                 weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own["memory"])
             hidden_BTD, _ = block(hidden_BTD, own)
@@ -290,15 +291,6 @@ class SHARNN(LanguageModel):
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             yield layer, block
-
-    @staticmethod
-    def _of_block(state: State, layer: int) -> State:
-        prefix = f"blocks.{layer}."
-        return {
-            name.removeprefix(prefix): tensor
-            for name, tensor in state.items()
-            if name.startswith(prefix)
-        }
 
 
 def _norm(dim: int) -> nn.LayerNorm:

@@ -21,6 +21,7 @@ from sparing.nn.blocks.span import settle
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.ngram import NgramEmbedding
+from sparing.nn.state import part
 
 TABLE_STD = 0.02
 
@@ -96,7 +97,7 @@ class Stack(LanguageModel):
     def _run(self, group: range, stream: Residual, state: State) -> tuple[Tensor, State]:
         """The stream after some consecutive branches, and what they carry on."""
         blocks = [self._block(number) for number in group]
-        states = [_of_block(state, number) for number in group]
+        states = [part(state, f"blocks.{number}") for number in group]
         deltas, after = [], []
         if not blocks[0].fusible:
             delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
@@ -228,12 +229,3 @@ def grouped(blocks: Sequence[Block]) -> Iterator[range]:
             start = number + 1
     if start < len(blocks):
         yield range(start, len(blocks))
-
-
-def _of_block(state: State, number: int) -> State:
-    prefix = f"blocks.{number}."
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }

@@ -18,6 +18,7 @@ from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
+from sparing.nn.state import part
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -214,7 +215,7 @@ class TransformerXL(LanguageModel):
         positions, carried = self._positions(keys, state), State()
         for layer, block in self._numbered():
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
-            own = self._of_block(state, layer)
+            own = part(state, f"blocks.{layer}")
             hidden_BTD, after = block(hidden_BTD, own, positions[layer], bias)
             carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
         hidden_BTD = self.dropout(hidden_BTD)
@@ -291,12 +292,3 @@ class TransformerXL(LanguageModel):
         owner = self.get_submodule(name.rpartition(".")[0])
         # One row per head is a stack of vectors, not a matrix between layers.
         return ("vector", 1) if isinstance(owner, RelativeBias) else super()._role(name, parameter)
-
-    @staticmethod
-    def _of_block(state: State, layer: int) -> State:
-        prefix = f"blocks.{layer}."
-        return {
-            name.removeprefix(prefix): tensor
-            for name, tensor in state.items()
-            if name.startswith(prefix)
-        }

@@ -5,7 +5,7 @@ Spans are counted in positions before the ramp; a ratio in [0, 1] of the limit i
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,8 @@ class AdaptiveSpan(nn.Module):
         super().__init__()
         if heads < 1 or limit < 1 or not 0 <= start <= 1:
             raise ValueError("heads and limit must be positive, start between 0 and 1")
+        if kind not in get_args(SpanKind):
+            raise ValueError(f"a span is one of {', '.join(get_args(SpanKind))}, not {kind!r}")
         self.heads, self.limit, self.ramp, self.kind = heads, limit, ramp or Ramp(), kind
         ratio = torch.full((1 if kind == "layer" else heads,), float(start))
         if kind == "fixed":
@@ -77,6 +79,8 @@ class AdaptiveSpan(nn.Module):
         Causal heads see back from their own position on; others as far to both sides.
         """
         segment, keys = scores_BHTS.shape[-2:]
+        if keys < segment:
+            raise ValueError(f"{segment} queries need at least as many keys, not {keys}")
         own_T1 = torch.arange(keys - segment, keys, device=scores_BHTS.device)[:, None]
         distance_TS = (own_T1 - torch.arange(keys, device=scores_BHTS.device)).float()
         if causal:

@@ -36,6 +36,16 @@ def lengthened(tensor: Tensor, length: int) -> Tensor:
     return torch.cat([empty, tensor], dim=1)
 
 
+def part(state: Mapping[str, Tensor], owner: str) -> State:
+    """What a state holds for one owner, under the owner's own names."""
+    prefix = f"{owner}."
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }
+
+
 def size_bytes(state: Mapping[str, Tensor]) -> int:
     """Bytes the state holds."""
     return sum(tensor.nbytes for tensor in state.values())

@@ -1,8 +1,11 @@
 """Objects from settings."""
 
+from contextlib import nullcontext
+
 import torch
 
 from sparing.device import Hardware
+from sparing.errors import UserError
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig
@@ -14,10 +17,14 @@ def build_model(run: RunConfig, device: torch.device | str = "cpu") -> LanguageM
     Weights are drawn on the CPU, so that a seed means the same weights on every device.
     """
     family = FAMILIES[run.family]
-    if str(device) == "meta":
-        with torch.device("meta"):
-            return family.model(run.model)
-    return family.model(run.model).to(device)
+    on_meta = str(device) == "meta"
+    try:
+        with torch.device("meta") if on_meta else nullcontext():
+            model = family.model(run.model)
+    except ValueError as problem:
+        # Bricks refuse what no config can foresee; their sentence is meant for the user.
+        raise UserError(f"bad setting: {problem}") from None
+    return model if on_meta else model.to(device)
 
 
 def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> LanguageModel:

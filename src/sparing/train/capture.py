@@ -118,8 +118,14 @@ def restore_weights(run: Training, checkpoint: Checkpoint) -> None:
 
 
 def model_tensors(model: LanguageModel) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each shared tensor once."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """Parameters and buffers by name, each shared tensor once; no tables made from settings."""
+    tables = {
+        f"{prefix}{'.' if prefix else ''}{name}"
+        for prefix, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name not in tables}
+    return {**dict(model.named_parameters()), **buffers}
 
 
 @torch.no_grad()

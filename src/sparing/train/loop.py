@@ -48,7 +48,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             run.scale.after_step(finite=sound)
             advance(p, segment, nats if sound else None, clock)
             if p.bad >= config.bad_steps:
-                roll_back(run, desk)
+                roll_back(run, desk, segment.inputs_BT.size(0))
             watch(run, desk, share)
             if p.step % config.log_every == 0:
                 log(run, desk, norm)
@@ -57,10 +57,11 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             # Weights that yield no finite loss must not replace those that did.
             if p.step % config.checkpoint_every == 0 and p.bad == 0:
                 save(run, desk)
-        if not stop.asked:
-            judge(run, desk)
         p.elapsed_s = clock.elapsed_s()
         save(run, desk)
+        # What was trained is safe by now: judging takes time that is not training's.
+        if not stop.asked and judge(run, desk):
+            save(run, desk)
     return stop.cause
 
 
@@ -101,7 +102,7 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float
         losses.append(nats.detach())
         states.append(state)
     norm = clip_(run.model.parameters(), run.clip, scale=run.scale.value)
-    # The step's only wait for the device: both numbers decide whether the update is taken.
+    # The loop's only wait for the device: both numbers decide whether the update is taken.
     total, size = run.ranks.meet(torch.stack([torch.stack(losses).sum().float(), norm.float()]))
     return total, size, states[0] if pieces == 1 else joined(states)
 
@@ -128,7 +129,7 @@ def skipped(run: Training, desk: Desk, nats: float) -> int:
     return 1
 
 
-def roll_back(run: Training, desk: Desk) -> None:
+def roll_back(run: Training, desk: Desk, batch: int) -> None:
     """Go back to the last checkpoint's weights, and on with the text after the bad segments.
 
     Where those did not help before, to the weights of the checkpoint before it.
@@ -138,7 +139,7 @@ def roll_back(run: Training, desk: Desk) -> None:
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
         raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
-    run.state = run.fresh_state(next(iter(run.state.values())).size(0))
+    run.state = run.fresh_state(batch)
     p.bad, p.rollbacks, p.fruitless = 0, p.rollbacks + 1, True
     what = f"went back to the weights of step {checkpoint.cursor['step']}"
     desk.journal.note("event", p.step, what=what)
@@ -188,18 +189,18 @@ def evaluation_due(p: Progress, segment: Segment, config: TrainConfig) -> bool:
     return segment.cursor.position == 0
 
 
-def judge(run: Training, desk: Desk) -> None:
-    """One `valid` entry; a best result is kept as its own checkpoint."""
+def judge(run: Training, desk: Desk) -> bool:
+    """One `valid` entry; a best result is kept as its own checkpoint. False: judged before."""
     p = run.progress
     if p.judged_step == p.step:
-        return
+        return False
     p.judged_step = p.step
     with run.optimizer.averaged():
         with run.ranks.whole(run.loss):
             result = desk.judge(run.model)
         if result["nats_per_token"] is None:
             desk.journal.note("event", p.step, what="valid loss is not finite")
-            return
+            return True
         measured = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
         place = {"tokens": p.tokens, "elapsed_s": p.elapsed_s}
         desk.journal.note("valid", p.step, **{**result, **measured, **place})
@@ -208,6 +209,7 @@ def judge(run: Training, desk: Desk) -> None:
             p.best_nats, p.journal_bytes = result["nats_per_token"], desk.journal.size_bytes()
             desk.save("best", capture_weights(run))
     run.optimizer.judged(result["nats_per_token"])
+    return True
 
 
 def save(run: Training, desk: Desk) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.blocks.api import Block
-from sparing.nn.state import State
+from sparing.nn.state import State, part
 
 
 class Mixed(Block):
@@ -52,7 +52,7 @@ class Mixed(Block):
         total_BTD: Tensor | None = None
         carried = State()
         for number, (letter, block) in enumerate(self._lettered()):
-            own = _of(state, letter)
+            own = part(state, letter)
             if self._choice in (None, number):
                 delta_BTD, after = block(hidden_BTD, own)
                 if self._weights_C is not None:
@@ -69,7 +69,7 @@ class Mixed(Block):
         return {
             f"{letter}.{name}": tensor
             for letter, block in self._lettered()
-            if (own := _of(state, letter))
+            if (own := part(state, letter))
             for name, tensor in block.kept(own).items()
         }
 
@@ -102,12 +102,3 @@ class Mixed(Block):
         for letter, block in self.candidates.items():
             assert isinstance(block, Block)
             yield letter, block
-
-
-def _of(state: State, letter: str) -> State:
-    prefix = f"{letter}."
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }

@@ -59,11 +59,12 @@ def toy_par_search() -> RunConfig:
 
 
 def wikitext2_par_search() -> RunConfig:
-    """The seed's own search: three candidates in six slots, WikiText-2 in 12,000 pieces, 20 epochs.
+    """The search of PAR's public code: three candidates, six slots, WikiText-2 in 12,000 pieces.
 
-    The seed reports 39.41 valid perplexity per piece (1.50 bits per character, 204 to 224 per
-    word) after 37 minutes on a Colab GPU, with noise. Its defects are mended: attention is scaled
-    by the root of its width and not rectified, every target counts once, evaluation has no noise.
+    That code reports 39.41 valid perplexity per piece (1.50 bits per character, 204 to 224 per
+    word) after 20 epochs, 37 minutes on a Colab GPU, with noise. Its defects are mended: attention
+    is scaled by the root of its width and not rectified, every target counts once, evaluation has
+    no noise.
     """
     return RunConfig(
         recipe="wikitext2_par_search",
@@ -100,8 +101,8 @@ def wikitext2_par_search() -> RunConfig:
 def wikitext2_par() -> RunConfig:
     """What a search on WikiText-2 is retrained as: at most 4M parameters, 4.5 minutes on an H200.
 
-    To beat: 39.41 valid perplexity per piece, the seed's; aimed at: 30. Muon, dropout on
-    everything, long segments, and a memory eight times the seed's. Put a searched pattern in by
+    To beat: 39.41 valid perplexity per piece, that code's; aimed at: 30. Muon, dropout on
+    everything, long segments, and a memory eight times as long. Put a searched pattern in by
     `sparing derive RUN --into wikitext2_par`.
     """
     return RunConfig(
