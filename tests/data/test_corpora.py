@@ -76,7 +76,9 @@ def wiki(monkeypatch: pytest.MonkeyPatch) -> Corpus:
 
 
 @pytest.mark.parametrize(
-    "data", [TEXT, lzma.compress(TEXT), zip_of({"digits": TEXT, "readme": b"x"})]
+    "data",
+    [TEXT, lzma.compress(TEXT), zip_of({"digits": TEXT, "readme": b"x"})],
+    ids=["plain", "xz", "zip"],
 )
 @pytest.mark.usefixtures("digits")
 def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
