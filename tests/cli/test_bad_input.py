@@ -1,5 +1,6 @@
 """Bad input: one clear line, exit status 2, nothing half-written."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,7 @@ def test_a_missing_checkpoint_does_not_start_anew(run: Path, sparing: Sparing) -
     journal = (run / "metrics.jsonl").read_bytes()
     more = ("--set", "train.steps=20", "--quiet")
     refused(sparing("train", "--resume", "--out", run, "--checkpoint", "bets", *more), "bets")
+    shutil.rmtree(run / "checkpoints" / "previous")
     said = sparing("train", "--resume", "--out", run, "--checkpoint", "previous", *more)
     refused(said, "no checkpoint", "last")
     assert (run / "metrics.jsonl").read_bytes() == journal

@@ -1,7 +1,7 @@
 """What the rest of the house may rely on in a model. Nothing outside `models` asks for a family."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,8 @@ class LanguageModel(nn.Module):
     """
 
     head: Head
+    alone: ClassVar[bool] = False
+    """Whether it must be trained by one process."""
 
     def initial_state(self, batch: int) -> State:
         """The state before the first token, lane axis first, on the model's device."""

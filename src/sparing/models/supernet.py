@@ -6,7 +6,7 @@ and a price on measured cost. Axes: S slots, C candidates, B batch, T segment.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,8 @@ class Supernet(LanguageModel):
     """A stack of `Mixed` slots, and the logits by which they are mixed."""
 
     head: LaneHead
+    alone: ClassVar[bool] = True
+    """Its noise and its held-out lanes are drawn by each process for itself."""
     noise: Tensor
     """Of the step under way."""
     costs: Tensor

@@ -16,6 +16,7 @@ from sparing.errors import UserError
 from sparing.evaluate.loss import carried
 from sparing.files import locked
 from sparing.launch import launch
+from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, State
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig, for_vocab, from_json, to_json
@@ -80,6 +81,8 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 def _joining(run: RunConfig, options: TrainOptions) -> Joining:
     size, batch = launch().size, run.train.batch
+    if size > 1 and FAMILIES[run.family].model.alone:
+        raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
     if batch % size:
         raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
     return Joining(

@@ -58,11 +58,16 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             if p.step % config.checkpoint_every == 0 and p.bad == 0:
                 save(run, desk)
         p.elapsed_s = clock.elapsed_s()
-        save(run, desk)
-        # What was trained is safe by now: judging takes time that is not training's.
-        if not stop.asked and judge(run, desk):
-            save(run, desk)
+        finish(run, config, desk, early=stop.asked)
     return stop.cause
+
+
+def finish(run: Training, config: TrainConfig, desk: Desk, *, early: bool) -> None:
+    """Write down what was trained, then judge it: that takes time of its own, and may fail."""
+    if run.progress.step % config.checkpoint_every or run.progress.bad:
+        save(run, desk)
+    if not early and judge(run, desk):
+        save(run, desk)
 
 
 def spent(run: Training, config: TrainConfig, clock: Clock) -> float:
