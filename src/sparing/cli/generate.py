@@ -13,11 +13,14 @@ from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import complete, stream_text
-from sparing.runs.folder import load_model, open_run
+from sparing.runs.folder import load_model
+from sparing.runs.shipped import run_or_shipped
 
 
 def generate(
-    path: Annotated[Path, typer.Argument(metavar="RUN")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="The package's own model if left out.")
+    ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to go on from; several make a batch.")
     ] = None,
@@ -42,7 +45,7 @@ def generate(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
     )
     config = GenerationConfig(length=length, stop=tuple(stop or ()), sampling=sampling)
-    folder, hardware = open_run(path), device.pick(target, "float32")
+    folder, hardware = run_or_shipped(path), device.pick(target, "float32")
     model, vocab = load_model(folder, hardware, checkpoint), folder.vocab()
     if len(prompts) == 1 and not as_json:
         # A prompt that cannot be read is refused before anything is said.

@@ -12,11 +12,14 @@ from sparing.cli.options import CheckpointName, Device, Json, say
 from sparing.errors import UserError
 from sparing.evaluate.score import Score, rank
 from sparing.evaluate.score import score as score_texts
-from sparing.runs.folder import load_model, open_run
+from sparing.runs.folder import load_model
+from sparing.runs.shipped import run_or_shipped
 
 
 def score(
-    path: Annotated[Path, typer.Argument(metavar="RUN")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="The package's own model if left out.")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -39,8 +42,12 @@ def score(
         raise UserError("--text is scored without a file; leave FILE and --whole out")
     if per_byte and not ranked:
         raise UserError("--per-byte goes with --rank")
+    if path is not None and file is None and path.is_file():
+        path, file = None, path
+    if text and file is not None:
+        raise UserError("--text is scored without a file; leave FILE out")
     sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
-    folder, hardware = open_run(path), device.pick(target, "float32")
+    folder, hardware = run_or_shipped(path), device.pick(target, "float32")
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
     for item in rank(scores, per_byte=per_byte) if ranked else scores:

@@ -1,0 +1,41 @@
+"""The model that comes with the package, for those who have no run at hand yet."""
+
+from pathlib import Path
+
+import torch
+
+from sparing.errors import UserError
+from sparing.runs.folder import RunFolder, is_run, open_run
+from sparing.train import checkpoint
+from sparing.train.checkpoint import Checkpoint
+
+HOME = Path(__file__).parents[1] / "shipped"
+"""A run folder without its journal: settings, vocabulary, provenance, figures, best weights."""
+KEPT = ("vocab", "provenance", "results", "config")
+"""Of a run's files; the last makes the folder a run."""
+
+
+def run_or_shipped(path: Path | None, home: Path = HOME) -> RunFolder:
+    """The run in `path`; without one, the package's own."""
+    if path is not None:
+        return open_run(path)
+    if not is_run(home):
+        raise UserError("name a RUN: this installation brings no model of its own")
+    return RunFolder(home)
+
+
+def ship(folder: RunFolder, home: Path = HOME) -> None:
+    """Make a run's best weights, in bfloat16, the package's model."""
+    name, identity = folder.checkpoint(), folder.config().identity()
+    stored = checkpoint.load(folder.checkpoints, name, identity)
+    weights = {
+        key: tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
+        for key, tensor in stored.tensors["model"].items()
+    }
+    shipped = RunFolder(home)
+    checkpoint.save(
+        shipped.checkpoints, "best", Checkpoint({"model": weights}, stored.cursor), identity
+    )
+    for kept in KEPT:
+        if (folder.path / f"{kept}.json").exists():
+            shipped.write(kept, folder.read(kept))
