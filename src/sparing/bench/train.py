@@ -56,7 +56,9 @@ class Stepper:
         """The body of `train.loop.fit` without its books; whether the update was taken."""
         run, segment = self.training, next(self.segments)
         # The state is carried even where the text starts anew: memory stays full.
-        run.optimizer.scale_lr(factor(self.schedule, next(self._number), 0.0))
+        number = next(self._number)
+        run.optimizer.scale_lr(factor(self.schedule, number, 0.0))
+        run.model.before_step(number - 1, 0.0)
         nats, norm, state = backward(run, segment, self.pieces)
         sound = math.isfinite(nats) and math.isfinite(norm)
         if sound:

@@ -11,6 +11,7 @@ from sparing.bench.cutoffs import bench_cutoffs, zipf
 from sparing.bench.distributed import bench_distributed
 from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
+from sparing.bench.profile import bench_profile
 from sparing.bench.report import append, check_file, processor, report
 from sparing.bench.size import Purpose, Size, settle, small
 from sparing.bench.span import bench_span
@@ -29,7 +30,7 @@ from sparing.runs.recipes import RECIPES, recipe
 from sparing.search.run import bench_cost
 
 app = typer.Typer(
-    help="Benchmarks: train, generate, evaluate, span, cutoffs, cost, distributed.",
+    help="Benchmarks: train, generate, evaluate, span, cutoffs, cost, distributed, profile.",
     no_args_is_help=True,
 )
 
@@ -210,6 +211,25 @@ def distributed(
     )
 
 
+@app.command()
+def profile(
+    name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
+    settings: Settings = None,
+    size: SizeOption = "auto",
+    steps: Annotated[int, typer.Option(help="Steps to time, and to watch.")] = 5,
+    rows: Annotated[int, typer.Option(help="How many of the longest to tell of.")] = 25,
+    count: Threads = None,
+    target: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Where the time of a training step goes."""
+    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    _measure(
+        "profile", "train", wish, lambda run, hardware: bench_profile(run, hardware, steps, rows)
+    )
+
+
 def _measure(
     kind: str, purpose: Purpose, wish: Wish, work: Callable[[RunConfig, Hardware], dict[str, Any]]
 ) -> None:
@@ -240,6 +260,8 @@ def _tell(record: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
         show(record, as_json=True)
         return
     lines = {name: value for name, value in record.items() if value is not None}
+    for row in lines.pop("work", []):
+        typer.echo(f"{row['ms']:10.3f} ms {row['calls']:8,.0f} x  {row['what']}")
     for place in lines.pop("positions", []):
         about = {name: value for name, value in place.items() if name != "position"}
         lines[f"at {place['position']:,}"] = about
