@@ -35,6 +35,11 @@ class Hardware:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def forget(self) -> None:
+        """Hand memory that nothing uses back to the device."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def peak_bytes(self) -> int:
         """Most device memory held so far (for a CPU: the process's resident peak)."""
         if self.device.type == "cuda":

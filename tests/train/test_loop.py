@@ -297,3 +297,38 @@ def test_the_model_hears_of_every_step_and_may_call_it_a_day(tmp_path: Path) -> 
     assert fit(run, budget(), ScheduleConfig(), desk(tmp_path, Shelf())) == 0
     assert Attentive.heard == [(step, step / 20) for step in range(5)]
     assert run.progress.step == 5
+
+
+class Narrow(SHARNN):
+    """Has room for so many lanes at a time."""
+
+    room = 1
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        """As its parent."""
+        if tokens_BT.size(0) > self.room:
+            raise torch.OutOfMemoryError("no room")
+        return super().forward(tokens_BT, state)
+
+
+def test_a_batch_that_does_not_fit_goes_in_pieces_and_learns_the_same(tmp_path: Path) -> None:
+    last = []
+    for room in (99, 1):
+        run = training()
+        run.model.__class__ = Narrow
+        run.model.room = room
+        folder = tmp_path / str(room)
+        folder.mkdir()
+        fit(run, replace(budget(steps=20), evaluate_every=0), PLAIN, desk(folder, Shelf()))
+        last.append(entries(folder, "train")[-1]["nats_per_token"])
+    assert last[1] == pytest.approx(last[0], rel=1e-4)
+    said = [event["what"] for event in entries(tmp_path / "1", "event")]
+    assert said[-1].startswith("memory is too small; the batch goes in 4 pieces")
+
+
+def test_memory_too_small_for_one_lane_is_told_in_one_line(tmp_path: Path) -> None:
+    run = training()
+    run.model.__class__ = Narrow
+    run.model.room = 0
+    with pytest.raises(UserError, match="memory is too small"):
+        fit(run, budget(steps=3), PLAIN, desk(tmp_path, Shelf()))

@@ -24,7 +24,7 @@ ROLLBACKS = 5
 def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk) -> int:
     """Train until the budget is spent (returns 0) or a signal asks to stop (returns its number)."""
     p, clock = run.progress, Clock(run.progress.elapsed_s + run.head_start_s)
-    pieces = run.ranks.pieces(config.batch, config.batch_split)
+    run.pieces = run.ranks.pieces(config.batch, config.batch_split)
     segments = prefetch(run.stream.segments(), run.hardware.device)
     run.model.train()
     with stopping(launched=run.launched) as stop:
@@ -36,7 +36,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             run.model.before_step(p.step, share)
-            nats, norm, state = backward(run, segment, pieces)
+            nats, norm, state = squeezed(run, segment, desk)
             sound = math.isfinite(nats) and math.isfinite(norm)
             if sound:
                 run.optimizer.step()
@@ -88,6 +88,28 @@ def rate(p: Progress, schedule: ScheduleConfig, share: float) -> float:
         p.pass_share = share
     done = (share - p.pass_share) / max(1e-9, 1 - p.pass_share)
     return factor(schedule, p.step - p.pass_step + 1, done)
+
+
+def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, float, State]:
+    """`backward`; where the device's memory is too small for it, again in smaller pieces.
+
+    The update is the same. Several processes would have to agree on it, so they fail instead.
+    """
+    while True:
+        try:
+            return backward(run, segment, run.pieces)
+        except torch.OutOfMemoryError:
+            rows = segment.inputs_BT.size(0)
+            smaller = [n for n in range(run.pieces + 1, rows + 1) if rows % n == 0]
+            if run.ranks.size > 1 or not smaller:
+                what = "the device's memory is too small; raise train.batch_split"
+                raise UserError(f"{what} or lower train.segment") from None
+        run.pieces = smaller[0]
+        run.optimizer.zero_grad()
+        run.hardware.forget()
+        what = f"memory is too small; the batch goes in {run.pieces} pieces (train.batch_split)"
+        desk.journal.note("event", run.progress.step, what=what)
+        desk.bar.say(f"step {run.progress.step}: {what}")
 
 
 def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float, State]:

@@ -55,6 +55,8 @@ class Training:
     scale: LossScale
     state: State
     clip: float = 0.0
+    pieces: int = 1
+    """Into how many the lanes of this process are cut, to fit into memory."""
     bytes_per_token: float = 1.0
     head_start_s: float = 0.0
     """Time this process had already spent when training began; it counts against a budget."""
