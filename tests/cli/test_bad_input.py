@@ -222,3 +222,12 @@ def test_a_full_disk_is_reported_and_the_old_checkpoint_stays(
     refused(said, "no space left")
     monkeypatch.undo()
     assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0
+
+
+@pytest.mark.parametrize("verb", ["generate", "board", "search", "plot"])
+def test_what_several_processes_would_do_twice_is_refused(
+    verb: str, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(sparing(verb, "x"), f"{verb} is for one process")

@@ -34,9 +34,13 @@ app.command("plot")(plot.plot)
 app.command("import")(import_.import_)
 app.add_typer(bench.app, name="bench")
 
+JOINT = ("train", "evaluate", "bench")
+"""What several processes may do together; the rest they would only do twice."""
+
 
 @app.callback(invoke_without_command=True)
 def options(
+    call: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version."),
     debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
 ) -> None:
@@ -44,6 +48,8 @@ def options(
     if version:
         typer.echo(__version__)
         raise typer.Exit
+    if launch().size > 1 and call.invoked_subcommand not in JOINT:
+        raise UserError(f"{call.invoked_subcommand} is for one process; run it without torchrun")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
