@@ -1,16 +1,22 @@
 """Who stands on a board, and what its table says. The trainings are in the stories."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.search.small import searched_run
 
+from sparing.data.vocab import Bytes
 from sparing.errors import UserError
 from sparing.models.patterns import cost_of
+from sparing.runs.folder import create
 from sparing.runs.train import TrainOptions
-from sparing.search.board import BoardOptions, entries, table
+from sparing.search.board import BoardOptions, board, entries, table
+from sparing.search.cost import as_stack
+from sparing.search.derive import derive
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
+PRICED = {"costs": (3.0, 1.0, 0.0), "budget": 1.5}
 
 
 def test_searches_rules_and_chance_stand_side_by_side(tmp_path: Path) -> None:
@@ -57,3 +63,17 @@ def test_the_table_has_the_best_first() -> None:
 def test_a_board_without_seeds_is_refused() -> None:
     with pytest.raises(UserError, match="at least one seed"):
         BoardOptions(seeds=0, train=TrainOptions())
+
+
+@pytest.mark.parametrize("changed", ["pattern", "steps"])
+def test_a_folder_of_another_board_is_refused_by_name(tmp_path: Path, changed: str) -> None:
+    folder = searched_run(tmp_path / "search", "xfxf", pattern="xfff", **PRICED)
+    run = derive(folder)
+    old = as_stack(run, "ffff") if changed == "pattern" else run
+    if changed == "steps":
+        old = replace(run, train=replace(run.train, steps=5))
+    create(tmp_path / "board" / "searched-1-seed1", old, Bytes(), {})
+    options = BoardOptions(seeds=1, chances=0, train=TrainOptions(device="cpu", progress=False))
+    with pytest.raises(UserError, match=f"searched-1-seed1 is of another board.*{changed}") as said:
+        board([folder.path], run, tmp_path / "board", options)
+    assert "\n" not in str(said.value)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device, files
+from sparing.config import differences
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
@@ -18,7 +19,7 @@ from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model
-from sparing.runs.config import RunConfig, to_json
+from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, is_run, load_model, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.runs.train import TrainOptions, train
@@ -83,16 +84,17 @@ def board(
     hardware = device.pick(options.train.device, run.train.precision)
     costs = _costs(folders[0], hardware)
     standing = entries(folders, costs, options.chances)
+    trainings = _trainings(run, standing, out, options.seeds)
+    for path, own in trainings.items():
+        _refuse_another(own, path)
     times: dict[str, dict[str, float]] = {
         regime: timed_patterns(run, [entry.pattern for entry in standing], hardware, regime)
         for regime in REGIMES
     }
-    for seed in range(options.seeds):
-        for entry in standing:
-            own = replace(as_stack(run, entry.pattern), train=_seeded(run, seed))
-            signal = _trained(own, out / f"{entry.name}-seed{seed + 1}", options.train, hardware)
-            if signal:
-                return signal, {}
+    for path, own in trainings.items():
+        signal = _trained(own, path, options.train, hardware)
+        if signal:
+            return signal, {}
     rows = [_row(run, entry, times, out, options.seeds) for entry in standing]
     start = next(row for row in rows if row["pattern"] == searched(folders[0]).letters)
     for row in rows:
@@ -167,8 +169,26 @@ def _costs(folder: RunFolder, hardware: Hardware) -> dict[str, float]:
     return dict(prices(run, c.candidates, hardware, "time").blocks)
 
 
-def _seeded(run: RunConfig, seed: int) -> Any:
-    return replace(run.train, seed=run.train.seed + seed)
+def _trainings(
+    run: RunConfig, standing: Sequence[Entry], out: Path, seeds: int
+) -> dict[Path, RunConfig]:
+    """What is to be trained into which folder, seed by seed."""
+    return {
+        out / f"{entry.name}-seed{seed + 1}": replace(
+            as_stack(run, entry.pattern), train=replace(run.train, seed=run.train.seed + seed)
+        )
+        for seed in range(seeds)
+        for entry in standing
+    }
+
+
+def _refuse_another(run: RunConfig, path: Path) -> None:
+    """A folder that is there counts only where it was trained with these very settings."""
+    if not is_run(path):
+        return
+    before = open_run(path).config()
+    if changed := differences(before, for_vocab(run, before.model.vocab_size)):
+        raise UserError(f"{path} is of another board ({changed[0]}); change --out, or remove it")
 
 
 def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardware) -> int:
