@@ -1,6 +1,7 @@
 """The super-net: what it mixes, who learns when, what cost does, when it is done."""
 
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,17 @@ def test_every_kind_of_sampling_teaches_the_preferences(sampling: str) -> None:
     assert model.logits.grad.any()
 
 
+def test_on_a_single_path_an_identity_teaches_its_slot_nothing() -> None:
+    model = lively(supernet(sampling="single-path")).train()
+    prefer(model, "xifi")
+    model.before_step(0, 0.0)
+    model.noise.zero_()
+    learn(model)
+    assert model.logits is not None
+    assert model.logits.grad is not None
+    assert model.logits.grad.any(dim=-1).tolist() == [True, False, True, False]
+
+
 def test_a_single_path_is_held_for_a_window_of_steps() -> None:
     model, seen = supernet(sampling="single-path", hold=3).train(), []
     for step in range(9):
@@ -133,7 +145,7 @@ def test_taking_turns_each_learns_alone_and_from_its_own_lanes() -> None:
         model.zero_grad()
         learn(model)
         assert moved(model) == wanted, (step, share)
-    assert model.head.lanes == "held"
+        assert model.head.lanes == ("held" if wanted[0] else "most"), (step, share)
 
 
 def test_learning_at_once_is_the_default() -> None:
@@ -194,18 +206,36 @@ def test_probabilities_are_told_by_slot_and_letter() -> None:
 
 def test_it_is_settled_when_favourites_stay_the_same_and_remembers_it() -> None:
     model = supernet(check_every=2, patience=2, stable=0.75).train()
-    for step in range(3):
-        model.before_step(step, 0.0)
+    go(model, range(2))
     assert not model.settled
     prefer(model, "ffxx")
-    model.before_step(4, 0.0)
+    go(model, range(2, 6))
     assert not model.settled
-    for step in (6, 8):
-        model.before_step(step, 0.0)
+    go(model, range(6, 8))
     assert model.settled
     other = supernet(check_every=2, patience=2, stable=0.75)
     load_model_tensors(other, model_tensors(model))
     assert other.train().settled
+
+
+@pytest.mark.parametrize(("check_every", "looks"), [(1, [9, 19, 29, 39]), (15, [19, 29])])
+def test_looks_between_which_no_preference_was_learnt_do_not_count(
+    check_every: int, looks: list[int]
+) -> None:
+    model, seen = supernet(check_every=check_every, patience=2, turn=10, warmup=0.01).train(), []
+    for step in range(40):
+        model.favourites.fill_(-1)
+        go(model, [step])
+        if int(model.favourites[0]) >= 0:
+            seen.append(step)
+    assert seen == looks
+    assert not model.settled
+
+
+def go(model: Supernet, steps: Iterable[int]) -> None:
+    for step in steps:
+        model.before_step(step, step / 100)
+        model.after_step()
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ class Supernet(LanguageModel):
         self.register_buffer("favourites", torch.full((slots,), -1))
         self.register_buffer("calm", torch.tensor(0))
         self.register_buffer("costs", torch.tensor(c.costs or [0.0] * candidates), persistent=False)
-        self.tau, self._settled, self._choosing = c.tau_start, False, True
+        self.tau, self._settled = c.tau_start, False
+        self._choosing, self._looking = True, False
 
     def initial_state(self, batch: int) -> State:
         """In training that of all candidates, in evaluation that of the favourites."""
@@ -152,7 +153,7 @@ class Supernet(LanguageModel):
         return out._replace(penalty=out.penalty + self._asked(out.penalty))
 
     def before_step(self, step: int, share: float) -> None:
-        """Cool down, draw noise, decide who learns in this step, look whether all is settled."""
+        """Cool down, draw noise, decide who learns in this step, and whether to look after it."""
         c = self.config
         self.tau = annealed(c.tau_start, c.tau_end, share)
         if self.logits is None:
@@ -166,15 +167,18 @@ class Supernet(LanguageModel):
             parameter.requires_grad_(self._choosing if name == "logits" else not alone)
         if c.turn:
             self.head.lanes = "held" if alone else "most"
-        if c.check_every and step % c.check_every == 0 and not warming:
-            self._look()
+        self._looking = self._choosing and self._due(step + 1)
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Let the price follow the excess, where preferences had their say."""
+        """Where preferences had their say: look at them, let the price follow the excess."""
         self.stack.after_step()
         c = self.config
-        if self.logits is None or c.budget is None or c.pricing != "dual" or not self._choosing:
+        if self.logits is None or not self._choosing:
+            return
+        if self._looking:
+            self._look()
+        if c.budget is None or c.pricing != "dual":
             return
         excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
         self.price.add_(c.price * excess).clamp_(min=0)
@@ -270,6 +274,14 @@ class Supernet(LanguageModel):
             return [0] * self.logits.size(0)
         choices: list[int] = self.logits.detach().argmax(dim=-1).tolist()
         return choices
+
+    def _due(self, done: int) -> bool:
+        """Whether time for a look came since preferences last learnt before their `done`th step.
+
+        Two looks with nothing learnt in between would always agree.
+        """
+        every, turn = self.config.check_every, max(1, self.config.turn)
+        return every > 0 and max(0, done - turn) // every < done // every
 
     @torch.no_grad()
     def _look(self) -> None:
