@@ -135,6 +135,7 @@ class Supernet(LanguageModel):
         self.register_buffer("favourites", torch.full((slots,), -1))
         self.register_buffer("calm", torch.tensor(0))
         self.register_buffer("costs", torch.tensor(c.costs or [0.0] * candidates), persistent=False)
+        self.apart = c.turn > 0
         self.tau, self._settled = c.tau_start, False
         self._choosing, self._looking = True, False
 
