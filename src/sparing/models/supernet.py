@@ -82,12 +82,20 @@ class SupernetConfig(StackConfig):
         self._check_costs()
 
     def _check_costs(self) -> None:
+        if self.costs and len(self.costs) != len(self.candidates):
+            count = f"{len(self.costs)} costs for {len(self.candidates)} candidates"
+            raise ValueError(f"{count}: name one for each, or none")
         if self.budget is None:
             return
-        if len(self.costs) != len(self.candidates):
+        if not self.costs:
             raise ValueError("a budget needs every candidate's cost; `sparing search` finds it")
         if self.ceiling <= len(self.letters) * min(self.costs):
             raise ValueError(f"a budget of {self.budget} is less than the cheapest network costs")
+
+    @property
+    def known(self) -> str:
+        """Letters of all blocks that compete or stand in `pattern`, in order."""
+        return "".join(sorted({*self.candidates, *self.letters}))
 
     @property
     def price_list(self) -> dict[str, float]:
@@ -181,8 +189,7 @@ class Supernet(LanguageModel):
             self._look()
         if c.budget is None or c.pricing != "dual":
             return
-        excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
-        self.price.add_(c.price * excess).clamp_(min=0)
+        self.price.add_(c.price * self._excess(self.logits)).clamp_(min=0)
 
     @property
     def settled(self) -> bool:
@@ -199,6 +206,11 @@ class Supernet(LanguageModel):
     def pattern(self) -> str:
         """The favourite of every slot, as letters."""
         return "".join(self.config.candidates[choice] for choice in self._choices())
+
+    @property
+    def taught(self) -> bool:
+        """Whether any preference has moved yet."""
+        return self.logits is None or bool(self.logits.any())
 
     def chances(self) -> list[dict[str, float]]:
         """Logarithm of every candidate's probability, slot by slot."""
@@ -247,9 +259,13 @@ class Supernet(LanguageModel):
         c = self.config
         if c.budget is None or self.logits is None or not self.training:
             return like.new_zeros(())
-        excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
+        excess = self._excess(self.logits)
         asked: Tensor = self.price * (excess if c.pricing == "dual" else excess.clamp(min=0))
         return asked
+
+    def _excess(self, logits_SC: Tensor) -> Tensor:
+        """By how much of the ceiling the expected cost of the blocks exceeds it."""
+        return expected_cost(logits_SC, self.costs) / self.config.ceiling - 1
 
     def _steer(self) -> None:
         if not self.training or self.logits is None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.nn.blocks import laws
 
-from sparing.nn.blocks import span
+from sparing.nn.blocks import span as module
 from sparing.nn.blocks.span import GRAIN, SpanAttention, settle
 
 
@@ -73,7 +73,7 @@ def test_idle_it_remembers_all_and_attends_to_nothing(monkeypatch: pytest.Monkey
     for segment in laws.stream().split(5, dim=1):
         full = block.kept(block(segment, full)[1])
         with monkeypatch.context() as patch:
-            patch.setattr(span, "window_attention", None)
+            patch.setattr(module, "window_attention", None)
             idle = block.kept(block.idle(segment, idle))
     assert full.keys() == idle.keys()
     for key, tensor in full.items():
