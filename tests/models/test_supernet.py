@@ -17,6 +17,7 @@ from sparing.runs.config import from_json
 from sparing.train.capture import load_model_tensors, model_tensors, restore
 from sparing.train.journal import TIMINGS, read
 from sparing.train.loop import fit
+from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
 
 SMALL: dict[str, Any] = {
@@ -313,6 +314,23 @@ def test_it_learns_the_toy_text(tmp_path: Path) -> None:
     fit(run, budget(steps=150), ScheduleConfig(), desk(tmp_path, Shelf()))
     told = [e for e in read(tmp_path / "metrics.jsonl") if e["kind"] == "train"]
     assert told[-1]["nats_per_token"] < 0.9 < 1.5 < told[0]["nats_per_token"]
+
+
+def test_a_budget_that_binds_is_spent_and_has_a_price(tmp_path: Path) -> None:
+    told = {}
+    for price in (0.0, 0.02):
+        model = supernet(**(PRICED | {"budget": 0.7}), price=price, tau_end=0.3)
+        run = training(model)
+        optim = OptimConfig(name="adamw", lr=0.01, architecture_lr=0.03)
+        run.optimizer = build_optimizer(model, optim)
+        folder = tmp_path / str(price)
+        folder.mkdir()
+        fit(run, budget(steps=150), ScheduleConfig(shape="constant"), desk(folder, Shelf()))
+        told[price] = model.telemetry()
+    # Left alone the search would spend more, so keeping to the budget is the price's doing.
+    assert told[0.0]["cost"] > 0.8
+    assert told[0.02]["cost"] == pytest.approx(0.7, abs=0.05)
+    assert told[0.02]["price"] > 0.02
 
 
 @pytest.mark.gpu
