@@ -1,14 +1,21 @@
 """Who stands on a board, and what its table says. The trainings are in the stories."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.search.small import searched_run
 
+from sparing.data.vocab import Bytes
 from sparing.errors import UserError
 from sparing.models.patterns import cost_of
+from sparing.runs.folder import create
 from sparing.runs.train import TrainOptions
-from sparing.search.board import BoardOptions, entries, table
+from sparing.search import board as module
+from sparing.search.board import BoardOptions, Entry, board, entries, table
+from sparing.search.cost import Prices, as_stack
+from sparing.search.derive import derive
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
 
@@ -33,6 +40,40 @@ def test_searches_rules_and_chance_stand_side_by_side(tmp_path: Path) -> None:
         assert "i" not in patterns[name]
 
 
+def test_no_rule_is_a_block_short_where_the_depth_is_odd(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "ffxffff", pattern="xfxfxff")
+    found = entries([folder], COSTS, chances=0)
+    assert {"baseline", "interleaved", "par", "sandwich"} <= {entry.name for entry in found}
+    assert {len(entry.pattern) for entry in found} == {7}
+
+
+def test_random_networks_cost_what_the_searched_one_costs_where_it_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search had dense blocks dearer than attention; in the board's shape it is otherwise."""
+    told = {"costs": (1.0, 3.0, 0.0), "budget": 1.5}
+    folder = searched_run(tmp_path / "search", "xffffffx", pattern="xfxfxfxf", **told)
+    here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
+    monkeypatch.setattr(module, "prices", lambda *_: here)
+    monkeypatch.setattr(module, "timed_patterns", lambda _, all, *__: dict.fromkeys(all, 1.0))
+    monkeypatch.setattr(module, "_trained", lambda *_: 0)
+    monkeypatch.setattr(module, "_row", row_of)
+    monkeypatch.setattr(module, "write", lambda *_: None)
+    options = BoardOptions(seeds=1, chances=60, train=TrainOptions(device="cpu"))
+    _, record = board([folder.path], None, tmp_path / "board", options)
+    rows = [row for row in record["rows"] if row["kind"] == "random, equal cost"]
+    assert rows
+    for row in rows:
+        assert row["predicted_ms"] == here.of(row["pattern"])
+        assert row["predicted_ms"] == pytest.approx(here.of("xffffffx"), abs=0.5)
+    (note,) = record["notes"]
+    assert note.startswith(f"{len(rows)} of 60 random networks")
+
+
+def row_of(run: object, entry: Entry, *_: object) -> dict[str, Any]:
+    return {"kind": entry.kind, "pattern": entry.pattern, "train_ms": 1.0}
+
+
 def test_the_table_has_the_best_first() -> None:
     row = {
         "pattern": "xf",
@@ -40,20 +81,40 @@ def test_the_table_has_the_best_first() -> None:
         "train_ms": 4.0,
         "prefill_ms": 2.0,
         "decode_ms": 0.5,
+        "predicted_ms": 3.875,
         "share_of_time": 0.65,
         "steps": 1000.0,
         "valid_spread": 0.01,
         "test": 1.5,
         "test_perplexity": 30.0,
     }
-    said = table([{**row, "name": "worse", "valid": 1.6}, {**row, "name": "better", "valid": 1.4}])
-    lines = said.splitlines()
+    rows = [{**row, "name": "worse", "valid": 1.6}, {**row, "name": "better", "valid": 1.4}]
+    lines = table(rows).splitlines()
     assert len(lines) == 4
     assert "better" in lines[2]
-    assert "65%" in lines[2]
+    assert "| 3.88 | 65% |" in lines[2]
     assert len({line.count("|") for line in lines}) == 1
+    assert table(rows, ["Beware."]).splitlines() == [*lines, "", "Beware."]
 
 
 def test_a_board_without_seeds_is_refused() -> None:
     with pytest.raises(UserError, match="at least one seed"):
         BoardOptions(seeds=0, train=TrainOptions())
+
+
+@pytest.mark.parametrize("changed", ["pattern", "steps"])
+def test_a_folder_of_another_board_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
+    monkeypatch.setattr(module, "prices", lambda *_: here)
+    folder = searched_run(tmp_path / "search", "xfxf", pattern="xfff")
+    run = derive(folder)
+    old = as_stack(run, "ffff") if changed == "pattern" else run
+    if changed == "steps":
+        old = replace(run, train=replace(run.train, steps=5))
+    create(tmp_path / "board" / "searched-1-seed1", old, Bytes(), {})
+    options = BoardOptions(seeds=1, chances=0, train=TrainOptions(device="cpu", progress=False))
+    with pytest.raises(UserError, match=f"searched-1-seed1 is of another board.*{changed}") as said:
+        board([folder.path], run, tmp_path / "board", options)
+    assert "\n" not in str(said.value)

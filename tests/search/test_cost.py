@@ -1,6 +1,7 @@
 """What blocks cost: counted, measured, kept, and adding up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.stack import Stack
 from sparing.runs.build import build_model
+from sparing.runs.config import RunConfig
 from sparing.search import cost
 from sparing.search.cost import (
     additivity,
@@ -45,12 +47,20 @@ def test_parameters_and_flops_are_those_of_the_network() -> None:
         assert flops == pytest.approx(model.flops_per_token())
 
 
-def test_times_are_measured_in_three_regimes_and_kept(home: Path) -> None:
+def test_times_are_measured_in_three_regimes_and_kept(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times(
+        run: RunConfig, patterns: list[str], hardware: object, regime: str
+    ) -> dict[str, float]:
+        fixed = {"train": 7.0, "prefill": 5.0, "decode": 2.0}[regime] * run.model.dim
+        return {p: fixed + 3.0 * p.count("x") + 2.0 * p.count("f") for p in patterns}
+
+    monkeypatch.setattr(cost, "timed_patterns", times)
     run = small_search()
     found = prices(run, "xfi", CPU, "time")
-    assert found.fixed > 0
-    assert found.blocks["i"] == 0
-    assert set(found.blocks) == {"x", "f", "i"}
+    assert found.fixed == pytest.approx(7 * 8)
+    assert found.blocks == pytest.approx({"x": 3.0, "f": 2.0, "i": 0.0})
     (path,) = (home / "costs").iterdir()
     table = json.loads(path.read_text())
     assert set(table["regimes"]) == {"train", "prefill", "decode"}
@@ -58,8 +68,14 @@ def test_times_are_measured_in_three_regimes_and_kept(home: Path) -> None:
     path.write_text(json.dumps(table))
     assert prices(run, "xfi", CPU, "time").fixed == 1234.5
     # Regimes differ, and so does another shape.
-    assert prices(run, "xfi", CPU, "time", "decode").fixed != 1234.5
-    assert measured(small_search(dim=16), "xfi", CPU)["regimes"]["train"]["fixed_ms"] != 1234.5
+    assert prices(run, "xfi", CPU, "time", "decode").fixed == pytest.approx(2 * 8)
+    other = measured(small_search(dim=16), "xfi", CPU)["regimes"]["train"]
+    assert other["fixed_ms"] == pytest.approx(7 * 16)
+    # And so may another optimizer, whatever its name, or another version of this package.
+    faster = replace(run, optim=replace(run.optim, lr=0.5))
+    assert prices(faster, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
+    monkeypatch.setattr(cost, "__version__", "another")
+    assert prices(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
 
 
 def test_costs_that_add_up_are_found_exactly() -> None:
@@ -77,6 +93,18 @@ def test_no_block_costs_less_than_nothing() -> None:
     _, each = fitted(times, "fx")
     assert each["f"] == 0
     assert each["x"] == pytest.approx(1.05, abs=0.1)
+
+
+def test_where_the_rest_would_cost_less_than_nothing_blocks_are_fitted_without_it() -> None:
+    times = {"xf": 3.9, "ff": 1.6, "xx": 6.2, "xxff": 8.2, "ffff": 4.2}
+    fixed, each = fitted(times, "fx")
+    assert fixed == 0
+    shares = [sum(each[x] for x in pattern) / time for pattern, time in times.items()]
+    # Least squares without a constant: what is left over is at right angles to every column.
+    for letter in "fx":
+        column = [pattern.count(letter) / time for pattern, time in times.items()]
+        errors = zip(column, shares, strict=True)
+        assert sum(c * (1 - s) for c, s in errors) == pytest.approx(0, abs=1e-9)
 
 
 def test_every_kind_of_block_can_be_timed_in_every_regime() -> None:

@@ -11,6 +11,7 @@ from sparing.runs.config import from_json, to_json
 from sparing.runs.folder import open_run
 from sparing.runs.recipes import recipe
 from sparing.search.derive import derive, derive_pattern, share_of_budget
+from sparing.search.run import conclude
 
 
 def test_the_favourites_become_a_pattern_without_identities(tmp_path: Path) -> None:
@@ -43,6 +44,15 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
 def test_identities_alone_are_no_network(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="identities alone"):
         derive(searched_run(tmp_path / "run", "iiii"))
+
+
+def test_a_search_that_learnt_no_preference_is_told_and_has_a_log(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "")
+    folder.metrics.write_text("")
+    with pytest.raises(UserError, match="before any preference was learnt"):
+        conclude(folder)
+    assert (folder.path / "search.log").exists()
+    assert not (folder.path / "recipe.json").exists()
 
 
 def test_a_run_that_is_no_search_is_refused(tmp_path: Path) -> None:

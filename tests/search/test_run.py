@@ -1,22 +1,26 @@
 """A search from recipe to pattern, and the planted one it must find."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tests.search.copying import NEEDED, search
+from tests.search.copying import NEEDED
+from tests.search.copying import search as planted
 from tests.search.small import small_search
 
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.recipes import recipe
-from sparing.search.run import Budget, priced
+from sparing.runs.train import TrainOptions
+from sparing.search import run as searches
+from sparing.search.run import Budget, priced, search
 
 CPU = Hardware(torch.device("cpu"), "float32")
 
 
 def test_it_finds_the_one_block_that_needs_attention(tmp_path: Path) -> None:
-    assert search(tmp_path, seed=0) == NEEDED
+    assert planted(tmp_path, seed=0) == NEEDED
 
 
 @pytest.mark.soak
@@ -24,7 +28,7 @@ def test_it_finds_it_with_at_least_four_seeds_of_five(tmp_path: Path) -> None:
     found = []
     for seed in range(5):
         (tmp_path / str(seed)).mkdir()
-        found.append(search(tmp_path / str(seed), seed))
+        found.append(planted(tmp_path / str(seed), seed))
     assert found.count(NEEDED) >= 4, found
 
 
@@ -46,3 +50,25 @@ def test_a_budget_below_everything_but_the_blocks_is_refused_with_the_prices() -
 def test_a_recipe_that_is_no_search_is_refused() -> None:
     with pytest.raises(UserError, match="no search"):
         priced(recipe("quickstart"), Budget(share=0.5), CPU)
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("nothing may be read, priced or written")
+
+
+@pytest.mark.parametrize(
+    ("processes", "split", "complaint"), [("2", 1, "by one process"), ("1", 4, "train.batch_split")]
+)
+def test_what_cannot_be_searched_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, split: int, complaint: str
+) -> None:
+    for name in ("prepare", "priced", "train"):
+        monkeypatch.setattr(searches, name, never)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    run = small_search(turn=2)
+    run = replace(run, train=replace(run.train, batch_split=split))
+    with pytest.raises(UserError, match=complaint) as said:
+        search(run, tmp_path / "run", TrainOptions(device="cpu", progress=False), Budget(share=0.9))
+    assert "\n" not in str(said.value)
+    assert not (tmp_path / "run").exists()

@@ -332,3 +332,11 @@ def test_memory_too_small_for_one_lane_is_told_in_one_line(tmp_path: Path) -> No
     run.model.room = 0
     with pytest.raises(UserError, match="memory is too small"):
         fit(run, budget(steps=3), PLAIN, desk(tmp_path, Shelf()))
+
+
+def test_a_model_that_keeps_lanes_apart_is_not_cut_into_other_pieces(tmp_path: Path) -> None:
+    run = training()
+    run.model.__class__ = Narrow
+    run.model.apart = True
+    with pytest.raises(UserError, match=r"raise train\.batch_split"):
+        fit(run, budget(steps=3), PLAIN, desk(tmp_path, Shelf()))

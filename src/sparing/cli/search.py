@@ -113,5 +113,5 @@ def board(
     if as_json:
         show(record, as_json=True)
     else:
-        typer.echo(table(record["rows"]))
+        typer.echo(table(record["rows"], record["notes"]))
     return 0

@@ -55,6 +55,8 @@ class LanguageModel(nn.Module):
     head: Head
     alone: ClassVar[bool] = False
     """Whether it must be trained by one process."""
+    apart: bool = False
+    """Whether lanes of every piece of a batch are kept apart, so that pieces must stay the same."""
 
     def initial_state(self, batch: int) -> State:
         """The state before the first token, lane axis first, on the model's device."""

@@ -82,12 +82,20 @@ class SupernetConfig(StackConfig):
         self._check_costs()
 
     def _check_costs(self) -> None:
+        if self.costs and len(self.costs) != len(self.candidates):
+            count = f"{len(self.costs)} costs for {len(self.candidates)} candidates"
+            raise ValueError(f"{count}: name one for each, or none")
         if self.budget is None:
             return
-        if len(self.costs) != len(self.candidates):
+        if not self.costs:
             raise ValueError("a budget needs every candidate's cost; `sparing search` finds it")
         if self.ceiling <= len(self.letters) * min(self.costs):
             raise ValueError(f"a budget of {self.budget} is less than the cheapest network costs")
+
+    @property
+    def known(self) -> str:
+        """Letters of all blocks that compete or stand in `pattern`, in order."""
+        return "".join(sorted({*self.candidates, *self.letters}))
 
     @property
     def price_list(self) -> dict[str, float]:
@@ -135,7 +143,9 @@ class Supernet(LanguageModel):
         self.register_buffer("favourites", torch.full((slots,), -1))
         self.register_buffer("calm", torch.tensor(0))
         self.register_buffer("costs", torch.tensor(c.costs or [0.0] * candidates), persistent=False)
-        self.tau, self._settled, self._choosing = c.tau_start, False, True
+        self.apart = c.turn > 0
+        self.tau, self._settled = c.tau_start, False
+        self._choosing, self._looking = True, False
 
     def initial_state(self, batch: int) -> State:
         """In training that of all candidates, in evaluation that of the favourites."""
@@ -152,7 +162,7 @@ class Supernet(LanguageModel):
         return out._replace(penalty=out.penalty + self._asked(out.penalty))
 
     def before_step(self, step: int, share: float) -> None:
-        """Cool down, draw noise, decide who learns in this step, look whether all is settled."""
+        """Cool down, draw noise, decide who learns in this step, and whether to look after it."""
         c = self.config
         self.tau = annealed(c.tau_start, c.tau_end, share)
         if self.logits is None:
@@ -166,18 +176,20 @@ class Supernet(LanguageModel):
             parameter.requires_grad_(self._choosing if name == "logits" else not alone)
         if c.turn:
             self.head.lanes = "held" if alone else "most"
-        if c.check_every and step % c.check_every == 0 and not warming:
-            self._look()
+        self._looking = self._choosing and self._due(step + 1)
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Let the price follow the excess, where preferences had their say."""
+        """Where preferences had their say: look at them, let the price follow the excess."""
         self.stack.after_step()
         c = self.config
-        if self.logits is None or c.budget is None or c.pricing != "dual" or not self._choosing:
+        if self.logits is None or not self._choosing:
             return
-        excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
-        self.price.add_(c.price * excess).clamp_(min=0)
+        if self._looking:
+            self._look()
+        if c.budget is None or c.pricing != "dual":
+            return
+        self.price.add_(c.price * self._excess(self.logits)).clamp_(min=0)
 
     @property
     def settled(self) -> bool:
@@ -194,6 +206,11 @@ class Supernet(LanguageModel):
     def pattern(self) -> str:
         """The favourite of every slot, as letters."""
         return "".join(self.config.candidates[choice] for choice in self._choices())
+
+    @property
+    def taught(self) -> bool:
+        """Whether any preference has moved yet."""
+        return self.logits is None or bool(self.logits.any())
 
     def chances(self) -> list[dict[str, float]]:
         """Logarithm of every candidate's probability, slot by slot."""
@@ -242,9 +259,13 @@ class Supernet(LanguageModel):
         c = self.config
         if c.budget is None or self.logits is None or not self.training:
             return like.new_zeros(())
-        excess = expected_cost(self.logits, self.costs) / c.ceiling - 1
+        excess = self._excess(self.logits)
         asked: Tensor = self.price * (excess if c.pricing == "dual" else excess.clamp(min=0))
         return asked
+
+    def _excess(self, logits_SC: Tensor) -> Tensor:
+        """By how much of the ceiling the expected cost of the blocks exceeds it."""
+        return expected_cost(logits_SC, self.costs) / self.config.ceiling - 1
 
     def _steer(self) -> None:
         if not self.training or self.logits is None:
@@ -270,6 +291,14 @@ class Supernet(LanguageModel):
             return [0] * self.logits.size(0)
         choices: list[int] = self.logits.detach().argmax(dim=-1).tolist()
         return choices
+
+    def _due(self, done: int) -> bool:
+        """Whether time for a look came since preferences last learnt before their `done`th step.
+
+        Two looks with nothing learnt in between would always agree.
+        """
+        every, turn = self.config.check_every, max(1, self.config.turn)
+        return every > 0 and max(0, done - turn) // every < done // every
 
     @torch.no_grad()
     def _look(self) -> None:

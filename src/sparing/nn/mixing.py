@@ -24,8 +24,9 @@ def gumbel_noise(like_SC: Tensor) -> Tensor:
 def mixture(logits_SC: Tensor, noise_SC: Tensor, tau: float, sampling: Sampling) -> Tensor:
     """Rows that sum to one: softmax((logits + noise) / tau), or its largest entry alone.
 
-    The hard kinds have the soft one's gradient. `single-path` differs from `straight-through` in
-    what is done with the zeros: a super-net does not compute those candidates at all.
+    The hard kinds have the soft one's derivative. On a `single-path` a super-net does not compute
+    the candidates with a zero at all, so their part of the gradient is missing: logits learn only
+    from what the chosen one adds, and not at all where that is the identity.
     """
     soft_SC = torch.softmax((logits_SC.float() + noise_SC) / tau, dim=-1)
     if sampling == "soft":

@@ -18,6 +18,7 @@ from sparing.files import locked
 from sparing.launch import launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, State
+from sparing.models.supernet import SupernetConfig
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig, for_vocab, from_json, to_json
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
@@ -61,6 +62,7 @@ RANK_STRIDE = 1_000_003
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train into `path`; returns 0, or the number of the signal that ended it early."""
+    refuse_supernet(run)
     hardware = device.pick(options.device, run.train.precision)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; --out names a folder")
@@ -79,10 +81,23 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         return _within(run, path, training, tokens, options)
 
 
+def refuse_supernet(run: RunConfig) -> None:
+    """What several processes, or a batch in small pieces, cannot train; said before any work."""
+    if launch().size > 1 and FAMILIES[run.family].model.alone:
+        raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
+    if _apart(run) and run.train.batch < 2 * run.train.batch_split:
+        raise UserError(
+            "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
+            "lower train.batch_split"
+        )
+
+
+def _apart(run: RunConfig) -> bool:
+    return isinstance(run.model, SupernetConfig) and run.model.turn > 0
+
+
 def _joining(run: RunConfig, options: TrainOptions) -> Joining:
     size, batch = launch().size, run.train.batch
-    if size > 1 and FAMILIES[run.family].model.alone:
-        raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
     if batch % size:
         raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
     return Joining(
@@ -188,12 +203,12 @@ def _go_on(
 
 
 def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
-    """What the carried state and the stream's position belong to cannot change under way."""
-    fixed = [
-        difference
-        for difference in differences(before, run)
-        if difference.startswith(("train.batch:", "data."))
-    ]
+    """What the carried state and the stream's position belong to cannot change under way.
+
+    Nor can the pieces of which a super-net's held lanes are the last.
+    """
+    settings = ["train.batch:", "data.", *(["train.batch_split:"] if _apart(run) else [])]
+    fixed = [each for each in differences(before, run) if each.startswith(tuple(settings))]
     if fixed:
         raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device, files
+from sparing.config import differences
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
@@ -18,7 +19,7 @@ from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model
-from sparing.runs.config import RunConfig, to_json
+from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, is_run, load_model, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.runs.train import TrainOptions, train
@@ -26,6 +27,7 @@ from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
 from sparing.search.derive import derive, searched
 
 ATTENTION, DENSE = "xas", "fb"
+RANDOM = "random, equal cost"
 DRAWS = 50
 """Tries at random networks that do not stand on the board already."""
 
@@ -65,12 +67,13 @@ def entries(searches: Sequence[RunFolder], costs: Mapping[str, float], chances: 
     for entry in [*named, *_rules(c)]:
         found.setdefault(entry.pattern, entry)
     target, wanted = cost_of(named[0].pattern, costs), len(found) + chances
+    competing = {letter: costs[letter] for letter in c.candidates}
     for seed in range(DRAWS):
         if len(found) == wanted:
             break
-        drawn = at_random(len(c.letters), costs, target, seed=seed).replace("i", "")
+        drawn = at_random(len(c.letters), competing, target, seed=seed).replace("i", "")
         number = chances - (wanted - len(found)) + 1
-        found.setdefault(drawn, Entry(f"random-{number}", "random, equal cost", drawn))
+        found.setdefault(drawn, Entry(f"random-{number}", RANDOM, drawn))
     return list(found.values())
 
 
@@ -81,23 +84,33 @@ def board(
     folders = [open_run(path) for path in searches]
     run = base or derive(folders[0])
     hardware = device.pick(options.train.device, run.train.precision)
-    costs = _costs(folders[0], hardware)
-    standing = entries(folders, costs, options.chances)
+    # Of the network that is trained here, which the search need not have priced.
+    costs = prices(run, _letters(folders), hardware, "time")
+    standing = entries(folders, costs.blocks, options.chances)
+    trainings = _trainings(run, standing, out, options.seeds)
+    for path, own in trainings.items():
+        _refuse_another(own, path)
     times: dict[str, dict[str, float]] = {
         regime: timed_patterns(run, [entry.pattern for entry in standing], hardware, regime)
         for regime in REGIMES
     }
-    for seed in range(options.seeds):
-        for entry in standing:
-            own = replace(as_stack(run, entry.pattern), train=_seeded(run, seed))
-            signal = _trained(own, out / f"{entry.name}-seed{seed + 1}", options.train, hardware)
-            if signal:
-                return signal, {}
-    rows = [_row(run, entry, times, out, options.seeds) for entry in standing]
+    for path, own in trainings.items():
+        signal = _trained(own, path, options.train, hardware)
+        if signal:
+            return signal, {}
+    rows = [
+        _row(run, entry, times, out, options.seeds) | {"predicted_ms": costs.of(entry.pattern)}
+        for entry in standing
+    ]
     start = next(row for row in rows if row["pattern"] == searched(folders[0]).letters)
     for row in rows:
         row["share_of_time"] = row["train_ms"] / start["train_ms"]
-    record = {"rows": rows, "run": to_json(run), **provenance(hardware, run.train.seed)}
+    record = {
+        "rows": rows,
+        "notes": _notes(standing, options.chances),
+        "run": to_json(run),
+        **provenance(hardware, run.train.seed),
+    }
     write(record, out)
     return 0, record
 
@@ -106,7 +119,7 @@ def write(record: Mapping[str, Any], out: Path) -> None:
     """`board.json`, `board.md` and, where matplotlib is installed, `pareto.png`."""
     files.write_json(out / "board.json", record)
     with files.writing(out / "board.md") as scratch:
-        scratch.write_text(table(record["rows"]), encoding="utf-8")
+        scratch.write_text(table(record["rows"], record["notes"]), encoding="utf-8")
     points = [
         Point(row["name"], row["kind"], row["train_ms"], row["valid"], row["valid_spread"])
         for row in record["rows"]
@@ -119,10 +132,18 @@ def write(record: Mapping[str, Any], out: Path) -> None:
     save(figure, out / "pareto.png")
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
     """The board for people, best first."""
-    heads = ["network", "pattern", "parameters", "step ms", "of baseline", "prefill ms", "token ms"]
-    heads += ["steps", "valid bits/byte", "± seeds", "test bits/byte", "test ppl/token"]
+    heads = ["network", "pattern", "parameters", "step ms", "predicted ms", "of baseline"]
+    heads += [
+        "prefill ms",
+        "token ms",
+        "steps",
+        "valid bits/byte",
+        "± seeds",
+        "test bits/byte",
+        "test ppl/token",
+    ]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in sorted(rows, key=lambda each: float(each["valid"])):
         cells = (
@@ -130,6 +151,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"`{row['pattern']}`",
             f"{row['parameters'] / 1e6:.2f}M",
             f"{row['train_ms']:.2f}",
+            f"{row['predicted_ms']:.2f}",
             f"{row['share_of_time']:.0%}",
             f"{row['prefill_ms']:.2f}",
             f"{row['decode_ms']:.2f}",
@@ -140,11 +162,22 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['test_perplexity']:.2f}",
         )
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
+
+
+def _letters(searches: Sequence[RunFolder]) -> str:
+    return "".join(sorted({letter for folder in searches for letter in searched(folder).known}))
+
+
+def _notes(standing: Sequence[Entry], chances: int) -> list[str]:
+    found = sum(entry.kind == RANDOM for entry in standing)
+    if found == chances:
+        return []
+    return [f"{found} of {chances} random networks: {DRAWS} draws yielded no others of that cost."]
 
 
 def _rules(c: SupernetConfig) -> list[Entry]:
-    depth, known = len(c.letters), {*c.candidates, *c.letters}
+    depth, known = len(c.letters), c.known
     found = [Entry("baseline", "baseline", c.letters)]
     attention = next((letter for letter in ATTENTION if letter in known), None)
     dense = next((letter for letter in DENSE if letter in known), None)
@@ -155,20 +188,32 @@ def _rules(c: SupernetConfig) -> list[Entry]:
         found.append(Entry("par", "rule", par(depth, 5, attention, dense)))
     if depth >= 4:
         ends = max(1, depth // 6)
-        found.append(Entry("sandwich", "rule", sandwich(depth // 2, ends, attention, dense)))
+        # Pairs alone would leave an odd network one block short.
+        pattern = sandwich(depth // 2, ends, attention, dense) + dense * (depth % 2)
+        found.append(Entry("sandwich", "rule", pattern))
     return found
 
 
-def _costs(folder: RunFolder, hardware: Hardware) -> dict[str, float]:
-    """As the search was told, or measured now."""
-    c, run = searched(folder), folder.config()
-    if c.costs:
-        return c.price_list
-    return dict(prices(run, c.candidates, hardware, "time").blocks)
+def _trainings(
+    run: RunConfig, standing: Sequence[Entry], out: Path, seeds: int
+) -> dict[Path, RunConfig]:
+    """What is to be trained into which folder, seed by seed."""
+    return {
+        out / f"{entry.name}-seed{seed + 1}": replace(
+            as_stack(run, entry.pattern), train=replace(run.train, seed=run.train.seed + seed)
+        )
+        for seed in range(seeds)
+        for entry in standing
+    }
 
 
-def _seeded(run: RunConfig, seed: int) -> Any:
-    return replace(run.train, seed=run.train.seed + seed)
+def _refuse_another(run: RunConfig, path: Path) -> None:
+    """A folder that is there counts only where it was trained with these very settings."""
+    if not is_run(path):
+        return
+    before = open_run(path).config()
+    if changed := differences(before, for_vocab(run, before.model.vocab_size)):
+        raise UserError(f"{path} is of another board ({changed[0]}); change --out, or remove it")
 
 
 def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardware) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from sparing import config, files
+from sparing import __version__, config, files
 from sparing.bench.timing import Task, interleaved, spread
 from sparing.bench.train import Stepper
 from sparing.data.fetch import home
@@ -145,12 +145,13 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
         "model": shape,
         "train": work,
         "evaluate": evaluate,
-        "optimizer": run.optim.name,
+        "optim": config.to_json(run.optim),
         "letters": "".join(sorted(set(letters))),
         "slots": len(_plain(run).letters),
         "device": hardware.describe(),
         "precision": hardware.precision,
         "torch": torch.__version__,
+        "sparing": __version__,
     }
 
 
@@ -178,15 +179,15 @@ def fitted(times: Mapping[str, float], letters: Sequence[str]) -> tuple[float, d
     """
     used = ["", *letters]
     while True:
-        rows = [[1.0, *(float(pattern.count(x)) for x in used[1:])] for pattern in times]
+        rows = [[float(pattern.count(x)) if x else 1.0 for x in used] for pattern in times]
         scale = torch.tensor(list(times.values()), dtype=torch.float64)
         matrix = torch.tensor(rows, dtype=torch.float64) / scale[:, None]
         ones = torch.ones(len(times), 1, dtype=torch.float64)
         solved = torch.linalg.lstsq(matrix, ones, driver="gelsd").solution.flatten().tolist()
         found = dict(zip(used, solved, strict=True))
-        below = [letter for letter in used[1:] if found[letter] < 0]
+        below = [letter for letter in used if found[letter] < 0]
         if not below:
-            return max(0.0, found[""]), {letter: found.get(letter, 0.0) for letter in letters}
+            return found.get("", 0.0), {letter: found.get(letter, 0.0) for letter in letters}
         used.remove(min(below, key=lambda letter: found[letter]))
 
 

@@ -31,6 +31,10 @@ def derive_pattern(folder: RunFolder) -> str:
     """
     c, model = searched(folder), load_model(folder, CPU, "last")
     assert isinstance(model, Supernet)
+    if not model.taught:
+        raise UserError(
+            f"the search in {folder.path} ended before any preference was learnt; search longer"
+        )
     ceiling = None if c.budget is None else c.ceiling
     pattern = likeliest(model.chances(), c.price_list if c.costs else {}, ceiling)
     kept = pattern.replace("i", "")

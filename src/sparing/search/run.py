@@ -15,7 +15,7 @@ from sparing.plot.pi import calm_since, draw_cooling, draw_pi, frames, save_film
 from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
-from sparing.runs.train import TrainOptions, train
+from sparing.runs.train import TrainOptions, refuse_supernet, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
 from sparing.search.derive import derive, searched, share_of_budget
 from sparing.search.log import write_log
@@ -44,8 +44,7 @@ def supernet_of(run: RunConfig) -> SupernetConfig:
 def priced(run: RunConfig, budget: Budget, hardware: Hardware) -> RunConfig:
     """The same search with a budget, and what its blocks cost."""
     c = supernet_of(run)
-    letters = "".join(sorted({*c.candidates, *c.letters}))
-    found = prices(run, letters, hardware, budget.currency, budget.regime)
+    found = prices(run, c.known, hardware, budget.currency, budget.regime)
     costs = tuple(round(found.blocks[letter], 6) for letter in c.candidates)
     try:
         model = replace(c, costs=costs, fixed_cost=round(found.fixed, 6), budget=budget.share)
@@ -59,6 +58,7 @@ def search(
 ) -> tuple[int, dict[str, Any]]:
     """Search into `path`: the signal that ended it early or 0, and what was found."""
     supernet_of(run)
+    refuse_supernet(run)
     hardware = device.pick(options.device, run.train.precision)
     if budget is not None and not options.resume:
         # The softmax is part of the price, and only the text says how wide it is.
@@ -67,9 +67,14 @@ def search(
     signal = train(run, path, options)
     folder = open_run(path)
     if budget is not None and budget.currency == "time" and not options.resume:
-        letters = "".join(sorted({*run.model.candidates, *run.model.letters}))
-        folder.write("costs", measured(run, letters, hardware))
-    return signal, conclude(folder)
+        folder.write("costs", measured(run, run.model.known, hardware))
+    try:
+        return signal, conclude(folder)
+    except UserError:
+        # A search that was cut short may not have found anything yet; it can be resumed.
+        if not signal:
+            raise
+        return signal, {}
 
 
 def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any]:
@@ -77,18 +82,17 @@ def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any
     c = supernet_of(run)
     if stacks < 1:
         raise UserError(f"stacks must be at least 1, not {stacks}")
-    letters = "".join(sorted({*c.candidates, *c.letters}))
-    table = measured(run, letters, hardware)
-    flat = dict.fromkeys(letters, 1.0)
+    table = measured(run, c.known, hardware)
+    flat = dict.fromkeys(c.known, 1.0)
     drawn = [at_random(len(c.letters), flat, len(c.letters), seed=seed) for seed in range(stacks)]
-    return {"regimes": table["regimes"], **additivity(run, letters, drawn, hardware)}
+    return {"regimes": table["regimes"], **additivity(run, c.known, drawn, hardware)}
 
 
 def conclude(folder: RunFolder) -> dict[str, Any]:
-    """Derive the network, and write down the recipe, the log, the figures and the pictures."""
+    """Write down the log, which there is in any case; then the derived recipe and its figures."""
+    write_log(folder)
     derived, c = derive(folder), searched(folder)
     folder.write(RECIPE, to_json(derived))
-    write_log(folder)
     pattern = derived.model.pattern
     found: dict[str, Any] = {"pattern": pattern, "recipe": str(folder.path / f"{RECIPE}.json")}
     if (share := share_of_budget(c, pattern)) is not None:

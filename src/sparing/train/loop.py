@@ -93,7 +93,8 @@ def rate(p: Progress, schedule: ScheduleConfig, share: float) -> float:
 def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, float, State]:
     """`backward`; where the device's memory is too small for it, again in smaller pieces.
 
-    The update is the same. Several processes would have to agree on it, so they fail instead.
+    The update is the same. Several processes would have to agree on it, so they fail instead; and
+    so do models that keep lanes of every piece apart.
     """
     while True:
         try:
@@ -101,7 +102,7 @@ def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, float,
         except torch.OutOfMemoryError:
             rows = segment.inputs_BT.size(0)
             smaller = [n for n in range(run.pieces + 1, rows + 1) if rows % n == 0]
-            if run.ranks.size > 1 or not smaller:
+            if run.ranks.size > 1 or run.model.apart or not smaller:
                 what = "the device's memory is too small; raise train.batch_split"
                 raise UserError(f"{what} or lower train.segment") from None
         run.pieces = smaller[0]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.nn.blocks import laws
 
+from sparing.nn.blocks import span as module
 from sparing.nn.blocks.span import GRAIN, SpanAttention, settle
 
 
@@ -64,6 +65,19 @@ def test_keys_before_the_text_do_not_exist() -> None:
     state = block.initial_state(1, hidden)
     poisoned = state | {"entries": torch.full_like(state["entries"], 1e3)}
     torch.testing.assert_close(block(hidden, poisoned)[0], block(hidden, state)[0])
+
+
+def test_idle_it_remembers_all_and_attends_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = laws.lively(attention(dropout=0.5)).train()
+    full = idle = block.initial_state(2, laws.stream())
+    for segment in laws.stream().split(5, dim=1):
+        full = block.kept(block(segment, full)[1])
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "window_attention", None)
+            idle = block.kept(block.idle(segment, idle))
+    assert full.keys() == idle.keys()
+    for key, tensor in full.items():
+        torch.testing.assert_close(idle[key], tensor, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("settings", [{"limit": 0}, {"starts": ()}, {"starts": (65.0,)}])

@@ -40,6 +40,20 @@ class SpanHeads(nn.Module):
         self, hidden_BTD: Tensor, memory_BM2HK: Tensor, seen_B: Tensor, span_H: Tensor
     ) -> tuple[Tensor, Tensor]:
         """What to add to the stream, and memory followed by this segment's own entries."""
+        query_BTHK, fresh_BT2HK = self._projected(hidden_BTD, seen_B)
+        stored_BS2HK = _appended(memory_BM2HK, fresh_BT2HK)
+        first_B = (memory_BM2HK.size(1) - seen_B).clamp(min=0)
+        mixed_BTHK = window_attention(
+            query_BTHK, fresh_BT2HK, stored_BS2HK, Edge(span_H, first_B, self.ramp)
+        )
+        delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
+        return delta_BTD, stored_BS2HK
+
+    def stored(self, hidden_BTD: Tensor, memory_BM2HK: Tensor, seen_B: Tensor) -> Tensor:
+        """Memory followed by this segment's own entries, and nothing else done."""
+        return _appended(memory_BM2HK, self._projected(hidden_BTD, seen_B)[1])
+
+    def _projected(self, hidden_BTD: Tensor, seen_B: Tensor) -> tuple[Tensor, Tensor]:
         normed_BTD = F.rms_norm(hidden_BTD, (hidden_BTD.size(-1),))
         three_BT3HK = self.entries(normed_BTD).unflatten(-1, (3, self.heads, self.head_dim))
         query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
@@ -47,14 +61,7 @@ class SpanHeads(nn.Module):
         query_BTHK = self.rotary(_unit(query_BTHK), seen_B) * gain_H1
         key_BTHK = self.rotary(_unit(key_BTHK), seen_B)
         fresh_BT2HK = torch.stack([key_BTHK, value_BTHK], dim=2)
-        fresh_BT2HK = fresh_BT2HK.to(compute_dtype(fresh_BT2HK))
-        stored_BS2HK = torch.cat([memory_BM2HK.to(fresh_BT2HK.dtype), fresh_BT2HK.detach()], dim=1)
-        first_B = (memory_BM2HK.size(1) - seen_B).clamp(min=0)
-        mixed_BTHK = window_attention(
-            query_BTHK, fresh_BT2HK, stored_BS2HK, Edge(span_H, first_B, self.ramp)
-        )
-        delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
-        return delta_BTD, stored_BS2HK
+        return query_BTHK, fresh_BT2HK.to(compute_dtype(fresh_BT2HK))
 
 
 class SpanAttention(Block):
@@ -109,6 +116,12 @@ class SpanAttention(Block):
         delta_BTD, stored = self.attend(hidden_BTD, state["entries"], state["seen"], self.spans())
         return delta_BTD, {"entries": stored, "seen": state["seen"] + hidden_BTD.size(1)}
 
+    @torch.no_grad()
+    def idle(self, hidden_BTD: Tensor, state: State) -> State:
+        """Entries are projected and kept; nobody attends to them yet."""
+        stored = self.attend.stored(hidden_BTD, state["entries"], state["seen"])
+        return {"entries": stored, "seen": state["seen"] + hidden_BTD.size(1)}
+
     def kept(self, state: State) -> State:
         """The newest entries, as far as the longest window reaches."""
         stored = state["entries"]
@@ -150,6 +163,10 @@ def settle(blocks: Iterable[nn.Module]) -> None:
         logarithms = torch.stack([block.log_span.detach() for block in spanned]).tolist()
         for block, known in zip(spanned, logarithms, strict=True):
             block.settle(known)
+
+
+def _appended(memory_BM2HK: Tensor, fresh_BT2HK: Tensor) -> Tensor:
+    return torch.cat([memory_BM2HK.to(fresh_BT2HK.dtype), fresh_BT2HK.detach()], dim=1)
 
 
 def _unit(x_BTHK: Tensor) -> Tensor:
