@@ -174,17 +174,30 @@ def _go_on(
     changed = before.optim != run.optim or before.schedule != run.schedule
     if not changed and resumable(saved):
         restore(training, saved)
-        return
-    second_pass(training, saved)
-    if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
-        raise UserError(
-            "the run's budget is spent; name a larger total of steps, epochs or minutes"
-        )
-    # Before the new settings are written down: a kill in between must not turn the second pass into
-    # a plain continuation.
+    else:
+        second_pass(training, saved)
+        if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
+            raise UserError(
+                "the run's budget is spent; name a larger total of steps, epochs or minutes"
+            )
+        changed = True
+    if changed or name != "last":
+        _begin_from(folder, training, run, name)
+
+
+def _begin_from(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:
+    """Make where `training` stands the run's `last`, before it is written down that it was resumed.
+
+    A kill in between must neither turn a second pass into a plain continuation nor bring back what
+    `name` was chosen over.
+    """
     captured = capture(training)
-    if leading:
-        checkpoint.save(folder.checkpoints, "last", captured, run.identity())
+    if training.ranks.rank:
+        return
+    if name == "previous":
+        # Else `last` would take its name, and the same command mean another checkpoint.
+        checkpoint.drop(folder.checkpoints, "last")
+    checkpoint.save(folder.checkpoints, "last", captured, run.identity())
 
 
 def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
