@@ -1,12 +1,17 @@
 """A run's way back in, and what its processes must have in common."""
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sparing.cli.main import main
+from sparing.device import Hardware
 from sparing.runs.folder import RunFolder
+from sparing.train.distributed import Ranks
 
 SETTINGS = [
     "model.dim=16", "model.boom_dim=32", "model.memory=16", "train.batch=4", "train.segment=12",
@@ -56,3 +61,43 @@ def test_what_previous_was_chosen_over_does_not_come_back_after_a_kill(
     # The same command again means the same weights.
     assert RunFolder(out).step("previous") == 4
     assert resume(out) == 0
+
+
+class Odd(Ranks):
+    """Keeps what the processes were to agree on."""
+
+    def __init__(self) -> None:
+        self.facts: list[str] = []
+
+    def agree(self, what: str, facts: Any) -> None:
+        self.facts.append(json.dumps(facts, sort_keys=True))
+
+
+@pytest.mark.parametrize(
+    "odd", [["--shard"], ["--checkpoint", "best"], ["--set", "train.precision=bfloat16"]]
+)
+def test_processes_that_differ_in_what_was_asked_for_do_not_agree(
+    odd: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = Odd()
+    monkeypatch.setattr("sparing.runs.train.together", lambda *_: nullcontext(ranks))
+    monkeypatch.setattr("sparing.runs.train._training", killed)
+    for more in ([], [], odd):
+        with pytest.raises(Killed):
+            resume(out, *more)
+    first, again, other = ranks.facts
+    assert first == again != other
+
+
+def test_the_precision_a_device_settles_on_is_agreed_on(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = Odd()
+    monkeypatch.setattr("sparing.runs.train.together", lambda *_: nullcontext(ranks))
+    monkeypatch.setattr("sparing.runs.train._training", killed)
+    for precision in ("float32", "bfloat16"):
+        hardware = Hardware(torch.device("cpu"), precision)  # type: ignore[arg-type]
+        monkeypatch.setattr("sparing.device.pick", lambda *_, found=hardware: found)
+        with pytest.raises(Killed):
+            resume(out)
+    assert ranks.facts[0] != ranks.facts[1]

@@ -50,9 +50,7 @@ def train(
     if checkpoint is not None and not resume:
         raise UserError("--checkpoint goes with --resume")
     if launch().nodes > 1 and launch().id is None:
-        raise UserError(
-            "several machines need torchrun --rdzv-id NAME, the same on all of them"
-        )
+        raise UserError("several machines need torchrun --rdzv-id NAME, the same on all of them")
     path = out or default_path(name, resume=resume)
     # A restart repeats the command, which says nothing of what has happened since.
     restarted = is_of_launch(path, launch().id)

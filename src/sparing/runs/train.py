@@ -72,11 +72,24 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     run = for_vocab(run, tokens.vocab.size)
     with together(launch(), hardware.device, _joining(run, options)) as ranks:
         # From here on rank 0 may change the folder that all have looked at.
-        facts = [to_json(run), tokens.texts(), options.resume, options.checkpoint]
-        ranks.agree("settings or texts", facts)
+        ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
         training = _training(run, tokens, hardware, ranks)
         training.head_start_s = options.head_start_s
         return _within(run, path, training, tokens, options)
+
+
+def _facts(
+    run: RunConfig, tokens: Tokens, hardware: Hardware, options: TrainOptions
+) -> dict[str, Any]:
+    """What must be the same for all processes, or each would do something else."""
+    return {
+        "run": to_json(run),
+        "texts": tokens.texts(),
+        "precision": hardware.precision,
+        "resume": options.resume,
+        "checkpoint": options.checkpoint,
+        "sharded": options.sharded,
+    }
 
 
 def _joining(run: RunConfig, options: TrainOptions) -> Joining:
