@@ -8,10 +8,7 @@ import pytest
 from sparing.errors import UserError
 from sparing.launch import Launch, age_s, launch, launched_at
 
-NAMES = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_RUN_ID",
-)  # fmt: skip
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
 
 @pytest.fixture(autouse=True)
@@ -27,17 +24,16 @@ def say(monkeypatch: pytest.MonkeyPatch, **said: str) -> Launch:
 
 
 def test_without_a_launcher_a_process_is_alone() -> None:
-    assert launch() == Launch(rank=0, size=1, local_rank=0, nodes=1, restarts=0, id=None)
+    assert launch() == Launch(rank=0, size=1, local_rank=0, nodes=1, id=None)
     assert abs(launched_at() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
 def test_torchrun_tells_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     found = say(
         monkeypatch, RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", GROUP_WORLD_SIZE="2",
-        TORCHELASTIC_RESTART_COUNT="3", TORCHELASTIC_RUN_ID="job",
+        TORCHELASTIC_RUN_ID="job",
     )  # fmt: skip
-    assert found == Launch(rank=5, size=8, local_rank=1, nodes=2, restarts=3, id="job")
-    assert found.silent
+    assert found == Launch(rank=5, size=8, local_rank=1, nodes=2, id="job")
     assert found.describe() == "rank 5 of 8"
 
 
@@ -49,6 +45,14 @@ def test_without_a_name_a_launch_is_known_by_its_launcher(monkeypatch: pytest.Mo
     # Every process of the launcher names a run alike.
     assert abs(launched_at() - launched_at()) < timedelta(milliseconds=100)
     assert launched_at() < datetime.now(UTC)
+
+
+def test_several_machines_without_a_name_have_none_in_common(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart = {"RANK": "0", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
+    assert say(monkeypatch, **apart, TORCHELASTIC_RUN_ID="none").id is None
+    assert say(monkeypatch, **apart, TORCHELASTIC_RUN_ID="job").id == "job"
 
 
 def test_variables_of_srun_do_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,15 +21,8 @@ class Launch:
     local_rank: int = 0
     """Place among the processes of this machine: it picks the GPU."""
     nodes: int = 1
-    restarts: int = 0
-    """How often torchrun has started the processes anew after a failure."""
     id: str | None = None
-    """The same for every process of a launch, restarted ones too; None without a launcher."""
-
-    @property
-    def silent(self) -> bool:
-        """Whether another process of this machine says what both would say."""
-        return self.local_rank > 0
+    """The same for every process of a launch, restarted ones too; None where there is none such."""
 
     def describe(self) -> str:
         """The place in words."""
@@ -45,18 +38,20 @@ def launch() -> Launch:
         size=_number("WORLD_SIZE", 1),
         local_rank=_number("LOCAL_RANK", 0),
         nodes=_number("GROUP_WORLD_SIZE", 1),
-        restarts=_number("TORCHELASTIC_RESTART_COUNT", 0),
         id=_id(),
     )
 
 
 def _id() -> str | None:
-    """The name given by --rdzv-id; else the launching process, which outlives those it restarts."""
+    """The name given by --rdzv-id; else the launching process, which outlives those it restarts.
+
+    Several machines have several of these, and so nothing in common but a name.
+    """
     named = os.environ.get("TORCHELASTIC_RUN_ID")
-    if named is None:
-        return None
     if named != "none":
         return named
+    if _number("GROUP_WORLD_SIZE", 1) > 1:
+        return None
     return f"{socket.gethostname()}:{os.getppid()}:{started(os.getppid())}"
 
 

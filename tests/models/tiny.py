@@ -144,6 +144,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "all-attention": _span(persistent=6),
     "all-attention masked": _span(persistent=6, start="masked"),
     "stack": _stack("a f a f"),
+    "stack dense": _stack("ff"),
     "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
     "stack gelu": _stack("aif", activation="gelu"),
     "stack of Transformer-XL": _stack("xfxf"),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.models.tiny import CONFIGS, VOCAB
 from tests.train.crew import Crew, ranks_of
 from tests.train.toy import CPU, MODEL, Shelf, budget, desk
 from torch import Tensor
+from torch.futures import Future
 from torch.profiler import ProfilerActivity, profile
 
 from sparing.data.stream import Stream, StreamConfig
@@ -32,7 +34,7 @@ from sparing.train import checkpoint, journal
 from sparing.train.capture import handed_out, restore
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.clock import Clock
-from sparing.train.distributed import Joining, Loss, Ranks, together
+from sparing.train.distributed import Joining, Loss, Ranks, added, together
 from sparing.train.loop import backward, fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.parts import own
@@ -45,7 +47,7 @@ SHARED = [name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].
 PLAIN = ScheduleConfig(shape="constant")
 OF_EACH_KIND = (
     "sha_rnn", "adaptive_span", "adaptive_span expire", "all-attention", "transformer_xl adaptive",
-    "awd_lstm", "mlstm",
+    "awd_lstm", "mlstm", "stack",
 )  # fmt: skip
 OPTIMIZERS = {
     "lamb": OptimConfig(name="lamb", lr=2e-3, weight_decay=1e-3, clip=0.5),
@@ -213,6 +215,10 @@ def test_saved_by_two_it_is_resumed_by_one(name: str, two: Crew, tmp_path: Path)
     resumed_elsewhere(two, None, tmp_path, Plan(name, 30))
 
 
+def test_without_a_state_it_is_resumed_by_two(two: Crew, tmp_path: Path) -> None:
+    resumed_elsewhere(two, two, tmp_path, Plan("stack dense", 8))
+
+
 def test_saved_by_one_it_is_resumed_by_two_sharded(two: Crew, tmp_path: Path) -> None:
     resumed_elsewhere(None, two, tmp_path, Plan(steps=16, how={"sharded": True}))
 
@@ -373,6 +379,26 @@ def test_gradients_may_travel_in_sixteen_bits(two: Crew, tmp_path: Path) -> None
     found, wanted = two(follow, tmp_path / "2", plan)[0], alone(tmp_path / "1", [plan])[0]
     assert found == pytest.approx(wanted, abs=5e-3)
     assert found != pytest.approx(wanted, abs=1e-6)
+
+
+class Bucket:
+    """Gradients on their way."""
+
+    def buffer(self) -> Tensor:
+        return torch.ones(3)
+
+
+@pytest.mark.parametrize("reduction", ["float32", "bfloat16"])
+def test_gradients_that_were_lost_on_the_way_are_no_sum(
+    reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending: Future[Any] = Future()
+    work = SimpleNamespace(get_future=lambda: sending)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda sent, async_op: work)
+    arrived = added(reduction, Bucket())  # type: ignore[arg-type]
+    sending.set_exception(RuntimeError("gloo: connection closed by peer"))
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        arrived.wait()
 
 
 def scored(launch: Launch) -> list[tuple[float, str]]:

@@ -10,7 +10,7 @@ from sparing import __version__
 from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, search, train
 from sparing.cli.words import name_values, reworded
 from sparing.errors import LostError, UserError
-from sparing.launch import launch
+from sparing.launch import Launch, launch
 
 app = typer.Typer(
     name="sparing",
@@ -66,13 +66,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentence = _sentence(problem)
         if "--debug" in words or sentence is None:
             raise
-        if not launch().silent or isinstance(problem, LostError):
-            typer.echo(f"sparing: {sentence}", err=True)
+        if line := _line(problem, sentence):
+            typer.echo(line, err=True)
         return 2
     except KeyboardInterrupt:
         typer.echo("sparing: interrupted", err=True)
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _line(problem: Exception, sentence: str) -> str:
+    """What this process says of a failure: it may be the only one that has failed."""
+    try:
+        place = launch()
+    except UserError:
+        place = Launch()
+    if place.local_rank and not isinstance(problem, UserError | OSError):
+        # A command that cannot be read: the first process of this machine was given the same one.
+        return ""
+    if place.rank == 0 or isinstance(problem, LostError):
+        return f"sparing: {sentence}"
+    return f"sparing: {place.describe()}: {sentence}"
 
 
 def _sentence(problem: Exception) -> str | None:

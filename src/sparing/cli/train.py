@@ -49,6 +49,8 @@ def train(
     """Train a recipe. Ctrl-C ends it with a checkpoint; --resume goes on from there."""
     if checkpoint is not None and not resume:
         raise UserError("--checkpoint goes with --resume")
+    if launch().nodes > 1 and launch().id is None:
+        raise UserError("several machines need torchrun --rdzv-id NAME, the same on all of them")
     path = out or default_path(name, resume=resume)
     # A restart repeats the command, which says nothing of what has happened since.
     restarted = is_of_launch(path, launch().id)

@@ -74,8 +74,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     run = for_vocab(run, tokens.vocab.size)
     with together(launch(), hardware.device, _joining(run, options)) as ranks:
         # From here on rank 0 may change the folder that all have looked at.
-        facts = [to_json(run), tokens.texts(), options.resume, options.checkpoint]
-        ranks.agree("settings or texts", facts)
+        ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
         training = _training(run, tokens, hardware, ranks)
         training.head_start_s = options.head_start_s
         return _within(run, path, training, tokens, options)
@@ -94,6 +93,20 @@ def refuse_supernet(run: RunConfig) -> None:
 
 def _apart(run: RunConfig) -> bool:
     return isinstance(run.model, SupernetConfig) and run.model.turn > 0
+
+
+def _facts(
+    run: RunConfig, tokens: Tokens, hardware: Hardware, options: TrainOptions
+) -> dict[str, Any]:
+    """What must be the same for all processes, or each would do something else."""
+    return {
+        "run": to_json(run),
+        "texts": tokens.texts(),
+        "precision": hardware.precision,
+        "resume": options.resume,
+        "checkpoint": options.checkpoint,
+        "sharded": options.sharded,
+    }
 
 
 def _joining(run: RunConfig, options: TrainOptions) -> Joining:
@@ -189,17 +202,30 @@ def _go_on(
     changed = before.optim != run.optim or before.schedule != run.schedule
     if not changed and resumable(saved):
         restore(training, saved)
-        return
-    second_pass(training, saved)
-    if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
-        raise UserError(
-            "the run's budget is spent; name a larger total of steps, epochs or minutes"
-        )
-    # Before the new settings are written down: a kill in between must not turn the second pass into
-    # a plain continuation.
+    else:
+        second_pass(training, saved)
+        if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
+            raise UserError(
+                "the run's budget is spent; name a larger total of steps, epochs or minutes"
+            )
+        changed = True
+    if changed or name != "last":
+        _begin_from(folder, training, run, name)
+
+
+def _begin_from(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:
+    """Make where `training` stands the run's `last`, before it is written down that it was resumed.
+
+    A kill in between must neither turn a second pass into a plain continuation nor bring back what
+    `name` was chosen over.
+    """
     captured = capture(training)
-    if leading:
-        checkpoint.save(folder.checkpoints, "last", captured, run.identity())
+    if training.ranks.rank:
+        return
+    if name == "previous":
+        # Else `last` would take its name, and the same command mean another checkpoint.
+        checkpoint.drop(folder.checkpoints, "last")
+    checkpoint.save(folder.checkpoints, "last", captured, run.identity())
 
 
 def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:

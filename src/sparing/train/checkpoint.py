@@ -70,6 +70,17 @@ def load(folder: Path, name: str, identity: Mapping[str, Any], device: str = "cp
         raise UserError(f"{path} cannot be read: {problem}{_others(folder, name)}") from None
 
 
+def drop(folder: Path, name: str) -> None:
+    """Remove `folder/name`, and what a kill left of its making; all of it or nothing."""
+    trash = folder / "trash"
+    for stem in (f"incoming-{name}", f"retired-{name}", name):
+        shutil.rmtree(trash, ignore_errors=True)
+        if (folder / stem).is_dir():
+            (folder / stem).rename(trash)
+    sync(folder)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
 def exists(folder: Path, name: str = "last") -> bool:
     """Whether there is a checkpoint of that name."""
     return located(folder, name) is not None

@@ -192,6 +192,8 @@ class Many(Ranks):
 
     def dealt(self, state: State) -> State:
         """See `Ranks`."""
+        if not state:
+            return {}
         batch = len(next(iter(state.values())))
         own = self.lanes(batch)
         return lanes(state, slice(own.start, own.stop))
@@ -249,9 +251,13 @@ def added(reduction: Reduction, bucket: GradBucket) -> Future[Tensor]:
     sent = buffer if reduction == "float32" else buffer.to(getattr(torch, reduction))
     work = dist.all_reduce(sent, async_op=True)
     assert work is not None
-    future: Future[Tensor] = work.get_future().then(
-        lambda done: buffer if sent is buffer else buffer.copy_(sent)
-    )
+
+    def landed(done: Future[Any]) -> Tensor:
+        # Raises what went wrong on the way; else what was half added up would count as the sum.
+        done.value()
+        return buffer if sent is buffer else buffer.copy_(sent)
+
+    future: Future[Tensor] = work.get_future().then(landed)
     return future
 
 

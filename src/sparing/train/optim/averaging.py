@@ -57,13 +57,13 @@ class Averaging:
             return
         means, weights = self._pairs()
         with torch.no_grad():
-            own = [weight.clone() for weight in weights]
+            present = [weight.clone() for weight in weights]
             torch._foreach_copy_(weights, means)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(weights, own)
+                torch._foreach_copy_(weights, present)
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state; the tensors themselves, not copies."""

@@ -50,11 +50,11 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
         """Update every parameter that has a gradient."""
         loss = torch.enable_grad()(closure)() if closure else None
-        alike: dict[torch.Size, list[_Update]] = {}
+        shaped: dict[torch.Size, list[_Update]] = {}
         for group in self.param_groups:
             for update in self._momentum(group):
-                alike.setdefault(update.blocks.shape[1:], []).append(update)
-        for updates in alike.values():
+                shaped.setdefault(update.blocks.shape[1:], []).append(update)
+        for updates in shaped.values():
             _apply(updates)
         return loss
 

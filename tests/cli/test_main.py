@@ -1,0 +1,51 @@
+"""Which of several processes says what has gone wrong."""
+
+import pytest
+from tests.cli.conftest import Sparing
+
+
+@pytest.fixture
+def second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the second of two on a machine."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("second")
+def test_a_process_that_fails_alone_says_so_and_who_it_is(sparing: Sparing) -> None:
+    said = sparing("train", "quickstart", "--device", "tpu", "--out", "nowhere")
+    assert said.status == 2
+    assert said.err.startswith("sparing: rank 1 of 2: unknown device 'tpu'")
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("second")
+def test_a_command_that_cannot_be_read_is_told_of_once_a_machine(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = sparing("train", "--no-such-option")
+    assert (said.status, said.err) == (2, "")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "rank 1 of 2" in sparing("train", "--no-such-option").err
+
+
+@pytest.mark.usefixtures("second")
+def test_a_place_that_is_nonsense_is_told_in_one_line(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    said = sparing("train", "quickstart", "--out", "nowhere")
+    assert said.err.splitlines() == [
+        "sparing: WORLD_SIZE must be a whole number, not 'many'; torchrun sets it"
+    ]
+
+
+@pytest.mark.usefixtures("second")
+def test_several_machines_need_a_name_for_their_launch(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    said = sparing("train", "quickstart", "--out", "nowhere")
+    assert said.status == 2
+    assert "several machines need torchrun --rdzv-id" in said.err
