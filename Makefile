@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := runs/demo
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo test soak lint format bench clean
+.PHONY: setup demo test soak lint format bench ship clean
 
 setup: $(READY)
 
@@ -43,6 +43,11 @@ format: setup
 bench: setup
 	$(BIN)/sparing bench train
 	$(BIN)/sparing bench generate
+
+# make ship RUN=runs/small: its best weights become the model that comes with the package
+ship: setup
+	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import folder, shipped; \
+	  shipped.ship(folder.open_run(Path(sys.argv[1])))' $(RUN)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

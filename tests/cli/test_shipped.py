@@ -51,3 +51,9 @@ def test_generate_and_score_work_without_a_run(
     (tmp_path / "lines.txt").write_text("12\n34\n")
     assert len(sparing("score", tmp_path / "lines.txt", "--json").out.splitlines()) == 2
     assert sparing("score", "--text", "12").status == 0
+
+
+def test_a_misspelt_run_is_told_before_any_text_is_read(sparing: Sparing) -> None:
+    said = sparing("score", "no-such-run")
+    assert said.status == 2
+    assert "no-such-run does not exist" in said.err

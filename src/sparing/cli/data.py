@@ -85,7 +85,7 @@ def cutoffs(
     source: Source = None,
     as_json: Json = False,
 ) -> None:
-    """Where to cut a vocabulary for the adaptive softmax that multiplies least."""
+    """Where to cut a vocabulary, in the order of its ids, for a softmax that multiplies least."""
     wanted = CutoffConfig(clusters=clusters, dim=dim, shrink=shrink, least_head=head, align=align)
     tokens = prepare_tokens(DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size), source)
     counts = frequencies(tokens.split("train").ids, tokens.vocab.size)

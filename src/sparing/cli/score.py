@@ -46,8 +46,9 @@ def score(
         path, file = None, path
     if text and file is not None:
         raise UserError("--text is scored without a file; leave FILE out")
-    sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
+    # First of all: a misspelt run must not wait for text.
     folder, hardware = run_or_shipped(path), device.pick(target, "float32")
+    sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
     for item in rank(scores, per_byte=per_byte) if ranked else scores:

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from sparing.data.tokens import Split
 from sparing.errors import UserError
-
-IGNORED = -1
-"""Target of a position past the end of its lane: it costs nothing and is not counted."""
+from sparing.padding import IGNORED
 
 SHORTEST = 5
 """Of the randomised lengths."""

@@ -18,7 +18,6 @@ from sparing.files import locked
 from sparing.launch import launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, State
-from sparing.models.supernet import SupernetConfig
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig, for_vocab, from_json, to_json
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
@@ -62,7 +61,7 @@ RANK_STRIDE = 1_000_003
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train into `path`; returns 0, or the number of the signal that ended it early."""
-    refuse_supernet(run)
+    refuse_unfit(run)
     hardware = device.pick(options.device, run.train.precision)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; --out names a folder")
@@ -80,7 +79,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         return _within(run, path, training, tokens, options)
 
 
-def refuse_supernet(run: RunConfig) -> None:
+def refuse_unfit(run: RunConfig) -> None:
     """What several processes, or a batch in small pieces, cannot train; said before any work."""
     if launch().size > 1 and FAMILIES[run.family].model.alone:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
@@ -92,7 +91,7 @@ def refuse_supernet(run: RunConfig) -> None:
 
 
 def _apart(run: RunConfig) -> bool:
-    return isinstance(run.model, SupernetConfig) and run.model.turn > 0
+    return build_model(run, "meta").apart
 
 
 def _facts(

@@ -1,5 +1,6 @@
 """One search from a recipe to a pattern: price the blocks, train the super-net, derive, tell."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sparing.plot.pi import calm_since, draw_cooling, draw_pi, frames, save_film
 from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
-from sparing.runs.train import TrainOptions, refuse_supernet, train
+from sparing.runs.train import TrainOptions, refuse_unfit, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
 from sparing.search.derive import derive, searched, share_of_budget
 from sparing.search.log import write_log
@@ -32,6 +33,10 @@ class Budget:
     """Of the cost of the network the search starts against."""
     currency: Currency = "time"
     regime: Regime = "train"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < math.inf:
+            raise UserError(f"a budget is a share of the baseline's cost, not {self.share}")
 
 
 def supernet_of(run: RunConfig) -> SupernetConfig:
@@ -58,7 +63,7 @@ def search(
 ) -> tuple[int, dict[str, Any]]:
     """Search into `path`: the signal that ended it early or 0, and what was found."""
     supernet_of(run)
-    refuse_supernet(run)
+    refuse_unfit(run)
     hardware = device.pick(options.device, run.train.precision)
     if budget is not None and not options.resume:
         # The softmax is part of the price, and only the text says how wide it is.
