@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": BASE | {"models", "data", "evaluate", "train", "runs", "plot", "bench"},
     "cli": BASE
     | {"models", "data", "evaluate", "generate", "train", "runs", "plot", "bench", "search"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launch"},
 }
 ONLY_THE_API = {"train", "evaluate", "generate"}
 EXTRAS = ("matplotlib", "tensorboard", "sentencepiece")

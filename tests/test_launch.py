@@ -1,6 +1,8 @@
 """What the environment says about how a process was started."""
 
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -67,3 +69,34 @@ def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_has_an_age_and_an_unknown_one_has_none() -> None:
     assert 0 <= (age_s(os.getpid()) or -1.0) < 100_000
     assert age_s(2**22 + 1) is None
+
+
+# A group's thread that is busy with Python objects when the command is done.
+BUSY = """
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch._C._distributed_c10d import HashStore
+import sparing.cli.main
+from sparing.__main__ import run
+from sparing.train.distributed import leave
+
+def command():
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    work.get_future().then(lambda _: time.sleep(0.3))
+    leave()
+    return 3
+
+sparing.cli.main.main = command
+sys.exit(run())
+"""
+
+
+def test_a_busy_thread_neither_holds_up_the_end_nor_changes_it() -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", BUSY]
+    ended = subprocess.run(command, env=os.environ | place, timeout=60, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (3, b"")

@@ -29,9 +29,14 @@ class Launch:
         return f"rank {self.rank} of {self.size}"
 
 
+def launched() -> bool:
+    """Whether a launcher started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def launch() -> Launch:
     """Read the environment."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not launched():
         return Launch()
     return Launch(
         rank=_number("RANK", 0),

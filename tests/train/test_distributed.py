@@ -5,11 +5,11 @@ import math
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from tests.models.tiny import CONFIGS, VOCAB
 from tests.train.crew import Crew, ranks_of
 from tests.train.toy import CPU, MODEL, Shelf, budget, desk
 from torch import Tensor
-from torch.futures import Future
 from torch.profiler import ProfilerActivity, profile
 
 from sparing.data.stream import Stream, StreamConfig
@@ -34,7 +33,7 @@ from sparing.train import checkpoint, journal
 from sparing.train.capture import handed_out, restore
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.clock import Clock
-from sparing.train.distributed import Joining, Loss, Ranks, added, together
+from sparing.train.distributed import Joining, Loss, Ranks, together
 from sparing.train.loop import backward, fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.parts import own
@@ -381,24 +380,30 @@ def test_gradients_may_travel_in_sixteen_bits(two: Crew, tmp_path: Path) -> None
     assert found != pytest.approx(wanted, abs=1e-6)
 
 
-class Bucket:
-    """Gradients on their way."""
-
-    def buffer(self) -> Tensor:
-        return torch.ones(3)
+def deserted(launch: Launch, reduction: str) -> str:
+    """Rank 1 sends its gradients once only."""
+    how: dict[str, Any] = {"timeout_s": 1, "reduction": reduction}
+    model, inputs = model_of(Plan()), torch.zeros(1, 4, dtype=torch.long)
+    try:
+        with together(launch, CPU.device, Joining(**how)) as ranks:
+            loss = ranks.wrapped(Loss(model))
+            for _ in range(2 - launch.rank):
+                loss(inputs, inputs, model.initial_state(1))[0].backward()
+            # Past the end of rank 0's patience.
+            time.sleep(2)
+    except LostError as problem:
+        return str(problem)
+    return "went on"
 
 
 @pytest.mark.parametrize("reduction", ["float32", "bfloat16"])
-def test_gradients_that_were_lost_on_the_way_are_no_sum(
-    reduction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sending: Future[Any] = Future()
-    work = SimpleNamespace(get_future=lambda: sending)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda sent, async_op: work)
-    arrived = added(reduction, Bucket())  # type: ignore[arg-type]
-    sending.set_exception(RuntimeError("gloo: connection closed by peer"))
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        arrived.wait()
+def test_gradients_that_were_lost_on_the_way_are_no_sum(reduction: str) -> None:
+    crew = Crew(2)
+    try:
+        first, _ = crew(deserted, reduction)
+    finally:
+        crew.close()
+    assert first.startswith("rank 0 of 2 lost another process")
 
 
 def scored(launch: Launch) -> list[tuple[float, str]]:

@@ -18,7 +18,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.launch import launch
 from sparing.runs.config import RunConfig
-from sparing.train.distributed import Joining, Many, Ranks, together
+from sparing.train.distributed import Joining, Many, Ranks, leave, together
 
 
 def bench_distributed(
@@ -67,4 +67,4 @@ def _world(hardware: Hardware, how: Joining) -> Iterator[Ranks]:
     try:
         yield Many(launch(), hardware.device, how)
     finally:
-        dist.destroy_process_group()
+        leave()

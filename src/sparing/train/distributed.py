@@ -246,19 +246,17 @@ def _buffers() -> str:
 
 
 def added(reduction: Reduction, bucket: GradBucket) -> Future[Tensor]:
-    """Add up a bucket of gradients; the loss was divided by the global count already."""
+    """Add up a bucket of gradients; the loss was divided by the global count already.
+
+    Waited for here: nothing is left to compute beside it, and what goes wrong is raised rather than
+    counted as a sum.
+    """
     buffer = bucket.buffer()
     sent = buffer if reduction == "float32" else buffer.to(getattr(torch, reduction))
-    work = dist.all_reduce(sent, async_op=True)
-    assert work is not None
-
-    def landed(done: Future[Any]) -> Tensor:
-        # Raises what went wrong on the way; else what was half added up would count as the sum.
-        done.value()
-        return buffer if sent is buffer else buffer.copy_(sent)
-
-    future: Future[Tensor] = work.get_future().then(landed)
-    return future
+    dist.all_reduce(sent)
+    done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else [])
+    done.set_result(buffer if sent is buffer else buffer.copy_(sent))
+    return done
 
 
 @contextmanager
@@ -281,7 +279,20 @@ def together(launch: Launch, device: torch.device, how: Joining) -> Iterator[Ran
         )
         yield _kind(how)(launch, device, how)
         # Only after a good end: with a message under way, taking leave could wait for ever.
-        dist.destroy_process_group()
+        leave()
+
+
+_left: list[dist.ProcessGroup | None] = []
+
+
+def leave() -> None:
+    """Take leave of the others, but keep the group for as long as this process lives.
+
+    Whoever drops a group last waits for its threads: DDP with the interpreter's lock held, which
+    such a thread may need to let go of a tensor. `sparing.__main__` ends the process without that.
+    """
+    _left.append(dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 def _kind(how: Joining) -> type[Many]:
