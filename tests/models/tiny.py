@@ -146,6 +146,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack": _stack("a f a f"),
     "stack dense": _stack("ff"),
     "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
+    "stack with foresight": _stack("a f", gated=True, activation="swiglu", foresight=2),
     "stack gelu": _stack("aif", activation="gelu"),
     "stack of Transformer-XL": _stack("xfxf"),
     "stack of SHA-RNN": _stack("lb lsb lb", tied=True),

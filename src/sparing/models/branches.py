@@ -45,12 +45,18 @@ class StackConfig:
     """Adaptive span: nats per token for each position of the mean span."""
     ramp: int = 32
     """Adaptive span: positions over which a window fades out."""
+    gated: bool = False
+    """Adaptive span: every head's output is scaled by a gate that reads the stream."""
     ngrams: tuple[int, ...] = ()
     """Lengths of the token groups, from 2 on, that have hashed vectors; none: single tokens."""
     ngram_rows: int = 32768
     """Rows of each group's table, a power of two."""
     ngram_dim: int = 64
     """Width of those tables."""
+    foresight: int = 0
+    """Tokens after the next one that training foretells as an exercise; untied weights."""
+    foresight_weight: float = 0.3
+    """What their nats weigh at first; it falls to nothing by the end of the run."""
     reminder: bool = True
     """After each branch the stream becomes a learned mix of itself and the first embedding."""
     dropout: float = 0.0
@@ -104,7 +110,7 @@ LEAST = {
     **dict.fromkeys(
         ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp", "shrink"), 1
     ),
-    **dict.fromkeys(("memory", "span_price"), 0),
+    **dict.fromkeys(("memory", "span_price", "foresight", "foresight_weight"), 0),
 }
 RATES = ("dropout", "dropout_attention", "dropout_output", "dropout_words", "weight_drop")
 
@@ -120,6 +126,7 @@ def _span(c: StackConfig) -> Block:
         ramp=c.ramp,
         price=c.span_price,
         dropout=c.dropout,
+        gated=c.gated,
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.branches import StackConfig, branch
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead
+from sparing.nn.ahead import Foresight
 from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.blocks.span import settle
@@ -54,6 +55,8 @@ class Stack(LanguageModel):
         self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
         self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
         self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
+        self.foresight = Foresight(c.dim, c.vocab_size, c.foresight) if c.foresight else None
+        self.fading = 1.0
         self.keep, self.remind = None, None
         if c.reminder:
             self.keep = nn.Parameter(torch.ones(len(self.blocks)))
@@ -84,8 +87,11 @@ class Stack(LanguageModel):
             carried |= after
         zero = first_BTD.new_zeros((), dtype=torch.float32)
         penalty = torch.stack([block.penalty(zero) for _, block in self._numbered()]).sum()
-        normed_BTD = F.rms_norm(hidden_BTD, (self.config.dim,))
-        return Output(self.dropout_output(normed_BTD), carried, penalty)
+        last_BTD = self.dropout_output(F.rms_norm(hidden_BTD, (self.config.dim,)))
+        if self.foresight is not None and self.training:
+            weight = self.config.foresight_weight * self.fading
+            penalty = penalty + weight * self.foresight(last_BTD, tokens_BT)
+        return Output(last_BTD, carried, penalty)
 
     def _shares(self) -> list[Tensor | None]:
         """How each group's branches are blended; nothing where they are only added."""
@@ -119,6 +125,14 @@ class Stack(LanguageModel):
         normed_BTD = F.rms_norm(vectors_BTD, (self.config.dim,))
         normed_BTD = self.dropout_words(normed_BTD, tokens_BT)
         return self.dropout(normed_BTD.to(compute_dtype(normed_BTD))), carried
+
+    def before_step(self, step: int, share: float) -> None:
+        """Foretelling weighs less and less."""
+        self.fading = 1 - share
+
+    def collapse(self) -> None:
+        """Foretelling was an exercise."""
+        self.foresight = None
 
     def after_step(self) -> None:
         """Pass it on."""

@@ -7,7 +7,7 @@ from tests.nn.blocks import laws
 from sparing.nn.blocks.feedforward import Activation, FeedForward
 
 
-@pytest.mark.parametrize("activation", ["relu2", "relu", "gelu"])
+@pytest.mark.parametrize("activation", ["relu2", "relu", "gelu", "swiglu"])
 def test_it_obeys_the_laws(activation: Activation) -> None:
     laws.everything(FeedForward(laws.DIM, 16, activation=activation))
 
@@ -20,3 +20,11 @@ def test_it_is_what_its_formula_says() -> None:
     )
     wide = (normed @ block.widen.weight.T).clamp(min=0) ** 2
     torch.testing.assert_close(block(hidden, {})[0], wide @ block.narrow.weight.T)
+
+
+def test_swiglu_opens_one_half_by_the_other() -> None:
+    block = laws.lively(FeedForward(laws.DIM, 16, activation="swiglu"))
+    normed = torch.nn.functional.rms_norm(laws.stream(), (laws.DIM,))
+    gate, opened = (normed @ block.widen.weight.T).split(16, dim=-1)
+    wide = gate / (1 + torch.exp(-gate)) * opened
+    torch.testing.assert_close(block(laws.stream(), {})[0], wide @ block.narrow.weight.T)

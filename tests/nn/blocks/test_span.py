@@ -19,6 +19,32 @@ def test_it_obeys_the_laws() -> None:
     laws.everything(attention())
 
 
+def test_gates_obey_them_too_and_are_open_at_first() -> None:
+    laws.everything(attention(gated=True))
+    gated, plain = attention(gated=True), attention()
+    plain.load_state_dict(gated.state_dict(), strict=False)
+    for block in (gated, plain):
+        torch.nn.init.normal_(
+            block.attend.output.weight, generator=torch.Generator().manual_seed(1)
+        )
+    hidden = laws.stream().float()
+    found, wanted = (b(hidden, b.initial_state(2, hidden))[0] for b in (gated, plain))
+    torch.testing.assert_close(found, wanted)
+    assert wanted.abs().max() > 0.1
+
+
+def test_a_shut_gate_lets_nothing_through() -> None:
+    block = laws.lively(attention(gated=True))
+    with torch.no_grad():
+        block.attend.gate.weight.zero_()
+        # Of the two heads the second reads a channel that says no.
+        block.attend.gate.weight[1, 0] = -1e4
+        block.attend.output.weight[:, :4] = 0
+    hidden = laws.stream()
+    hidden[..., 0] = hidden[..., 0].abs() + 1
+    assert block(hidden, block.initial_state(2, hidden))[0].abs().max() < 1e-6
+
+
 def test_spans_stay_between_nothing_and_the_limit() -> None:
     block = attention()
     with torch.no_grad():

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
+from sparing.nn.stacked import StackedLinear
 from sparing.nn.state import State
 
-Activation = Literal["relu2", "gelu", "relu"]
+Activation = Literal["relu2", "gelu", "relu", "swiglu"]
 
 
 class FeedForward(Block):
@@ -21,7 +22,9 @@ class FeedForward(Block):
     ) -> None:
         super().__init__()
         self.dim, self.activation = dim, activation
-        self.widen = nn.Linear(dim, ff_dim, bias=False)
+        # SwiGLU widens twice, once for the gate: two thirds of `ff_dim` cost what others do.
+        halves = 2 if activation == "swiglu" else 1
+        self.widen = StackedLinear(dim, ff_dim, blocks=halves, bias=False)
         self.narrow = nn.Linear(ff_dim, dim, bias=False)
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.widen.weight, std=0.5 * dim**-0.5)
@@ -34,6 +37,9 @@ class FeedForward(Block):
         return delta_BTD, {}
 
     def _activated(self, wide_BTF: Tensor) -> Tensor:
+        if self.activation == "swiglu":
+            gate_BTF, open_BTF = wide_BTF.chunk(2, dim=-1)
+            return F.silu(gate_BTF) * open_BTF
         if self.activation == "gelu":
             return F.gelu(wide_BTF)
         positive_BTF = torch.relu(wide_BTF)

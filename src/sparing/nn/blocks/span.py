@@ -25,7 +25,9 @@ GRAIN = 256
 class SpanHeads(nn.Module):
     """Normed queries and keys, rotated; windows with a soft edge; one output matrix."""
 
-    def __init__(self, dim: int, heads: int, head_dim: int, *, ramp: int, dropout: float) -> None:
+    def __init__(  # noqa: PLR0913  all but three are keyword-only
+        self, dim: int, heads: int, head_dim: int, *, ramp: int, dropout: float, gated: bool
+    ) -> None:
         super().__init__()
         self.heads, self.head_dim, self.ramp = heads, head_dim, ramp
         self.entries = StackedLinear(dim, heads * head_dim, blocks=3, bias=False)
@@ -33,6 +35,9 @@ class SpanHeads(nn.Module):
         self.gain_H = nn.Parameter(torch.ones(heads))
         self.rotary = Rotary(head_dim)
         self.dropout = Dropout(dropout)
+        self.gate = nn.Linear(dim, heads, bias=False) if gated else None
+        if self.gate is not None:
+            nn.init.zeros_(self.gate.weight)
         nn.init.normal_(self.entries.weight, std=0.5 * dim**-0.5)
         nn.init.zeros_(self.output.weight)
 
@@ -46,6 +51,10 @@ class SpanHeads(nn.Module):
         mixed_BTHK = window_attention(
             query_BTHK, fresh_BT2HK, stored_BS2HK, Edge(span_H, first_B, self.ramp)
         )
+        if self.gate is not None:
+            # Twice a half at first: a gate that has learnt nothing is open.
+            open_BTH = 2 * torch.sigmoid(self.gate(_unit(hidden_BTD)))
+            mixed_BTHK = mixed_BTHK * open_BTH[..., None]
         delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
         return delta_BTD, stored_BS2HK
 
@@ -54,8 +63,7 @@ class SpanHeads(nn.Module):
         return _appended(memory_BM2HK, self._projected(hidden_BTD, seen_B)[1])
 
     def _projected(self, hidden_BTD: Tensor, seen_B: Tensor) -> tuple[Tensor, Tensor]:
-        normed_BTD = F.rms_norm(hidden_BTD, (hidden_BTD.size(-1),))
-        three_BT3HK = self.entries(normed_BTD).unflatten(-1, (3, self.heads, self.head_dim))
+        three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
         query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
         gain_H1 = self.gain_H[:, None].to(query_BTHK.dtype)
         query_BTHK = self.rotary(_unit(query_BTHK), seen_B) * gain_H1
@@ -81,13 +89,14 @@ class SpanAttention(Block):
         ramp: int = 32,
         price: float = 0.0,
         dropout: float = 0.0,
+        gated: bool = False,
     ) -> None:
         """`starts` are the first spans in positions, dealt to the heads in turn."""
         super().__init__()
         if limit < 1 or not starts or not all(0 <= start <= limit for start in starts):
             raise ValueError(f"spans must start between 0 and the limit {limit}, not at {starts}")
         self.dim, self.limit, self.price = dim, limit, price
-        self.attend = SpanHeads(dim, heads, head_dim, ramp=ramp, dropout=dropout)
+        self.attend = SpanHeads(dim, heads, head_dim, ramp=ramp, dropout=dropout, gated=gated)
         first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
         # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
         self.log_span = nn.Parameter(torch.tensor(first, dtype=torch.float32))
@@ -147,7 +156,7 @@ class SpanAttention(Block):
 
     def flops_per_token(self) -> float:
         """Projections, and two products with the keys that each head sees."""
-        matrices = self.attend.entries.weight.numel() + self.attend.output.weight.numel()
+        matrices = sum(p.numel() for p in self.attend.parameters() if p.ndim == 2)
         seen = sum(span + self.attend.ramp / 2 for span in self.known)
         return 2.0 * (matrices + 2 * seen * self.attend.head_dim)
 
@@ -169,5 +178,5 @@ def _appended(memory_BM2HK: Tensor, fresh_BT2HK: Tensor) -> Tensor:
     return torch.cat([memory_BM2HK.to(fresh_BT2HK.dtype), fresh_BT2HK.detach()], dim=1)
 
 
-def _unit(x_BTHK: Tensor) -> Tensor:
-    return F.rms_norm(x_BTHK, (x_BTHK.size(-1),))
+def _unit(vectors: Tensor) -> Tensor:
+    return F.rms_norm(vectors, (vectors.size(-1),))
