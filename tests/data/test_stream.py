@@ -30,6 +30,7 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         length_std=draw(st.sampled_from([0.0, 5.0, 40.0])),
         halved=draw(st.sampled_from([0.0, 0.05, 1.0])),
         longest=draw(st.sampled_from([None, 1, 25])),
+        filled=draw(st.booleans()),
     )
     least = config.batch * config.segment
     return counting(draw(st.integers(least, least + 200))), config
@@ -122,6 +123,15 @@ def test_a_short_example_by_hand() -> None:
     assert second.targets_BT.tolist() == [[IGNORED], [6]]
     assert second.count == 1
     assert stream.tokens_per_epoch == 7
+
+
+def test_a_filled_segment_reads_on_and_counts_no_more() -> None:
+    plain = list(Stream(counting(10), StreamConfig(batch=2, segment=3)).one_epoch())
+    filled = list(Stream(counting(10), StreamConfig(batch=2, segment=3, filled=True)).one_epoch())
+    assert same(filled[0], plain[0])
+    assert filled[1].inputs_BT.tolist() == [[2, 3, 4], [7, 8, 9]]
+    assert filled[1].targets_BT.tolist() == [[3, 4, IGNORED], [8, 9, IGNORED]]
+    assert filled[1][2:] == plain[1][2:]
 
 
 def lengths(count: int, segment: int, **settings: float) -> np.ndarray:

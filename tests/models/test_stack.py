@@ -1,16 +1,24 @@
 """The stack: patterns, groups, the bounds of its recipes."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from tests.models.tiny import CONFIGS
+from torch import Tensor
+from torch._dynamo.backends.debugging import aot_eager
+from torch.fx import GraphModule
 
 from sparing.models.api import LanguageModel
 from sparing.models.branches import BRANCHES, StackConfig
 from sparing.models.cost import cost
 from sparing.models.stack import Residual, Stack, blend, grouped
+from sparing.nn.blocks import span
 from sparing.nn.blocks.span import SpanAttention
 from sparing.plot.spans import head_windows
 from sparing.runs.build import build_model
@@ -125,6 +133,51 @@ def test_memory_follows_the_longest_span() -> None:
         block.log_span[1] = torch.log1p(torch.tensor(20.0))
     state = model(torch.zeros(1, 900, dtype=torch.int64), model.initial_state(1)).state
     assert state["blocks.0.entries"].size(1) == 256
+
+
+def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Compile `model` as on a GPU, kernel included; the code that is made of it is counted."""
+    from sparing.ops.window_attention import fused
+
+    made = Counter[str]()
+
+    def counting(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        made["learning" if torch.is_grad_enabled() else "reading"] += 1
+        return aot_eager(graph, inputs)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(span, "window_attention", fused.window_attention)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    model.compile_parts()
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks at it itself
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # Triton's interpreter
+@pytest.mark.parametrize(("pattern", "kinds"), [("af af af", 1), ("lf a lf a f", 3)])
+def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
+    pattern: str, kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = stack(pattern, dim=32, head_dim=16, span_limit=4096, span_starts=(20.0, 230.0))
+    made = compilations(model, monkeypatch)
+    tokens = torch.zeros(2, 16, dtype=torch.int64)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            state = model.initial_state(2)
+        for step in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                out = model(tokens, state)
+                model.head.nats(out.hidden_BTD, tokens).sum().backward()
+            state = out.state
+            with torch.no_grad():
+                attention = next(b for b in model.modules() if isinstance(b, SpanAttention))
+                # Past the grain of memories, once by more than a segment and once by less.
+                attention.log_span[1] += math.log(2 - 0.9 * (step % 2))
+    model.eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        state = model(tokens, model.initial_state(2)).state
+        model(tokens, state)
+    assert made == {"learning": kinds, "reading": kinds}
 
 
 def _wide(name: str) -> LanguageModel:

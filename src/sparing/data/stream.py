@@ -61,6 +61,9 @@ class StreamConfig:
     """The most tokens of a randomised segment; none: `segment`."""
     seed: int = 0
     """Of the randomised lengths."""
+    filled: bool = False
+    """The last segment of an epoch is as long as the others, its surplus targets ignored: another
+    length would be compiled anew."""
 
 
 class Stream:
@@ -122,13 +125,15 @@ class Stream:
             cursor = segment.cursor
 
     def _segment(self, cursor: Cursor) -> Segment:
-        length = min(self._draw(cursor), self._longest - cursor.position)
+        drawn = self._draw(cursor)
+        length = min(drawn, self._longest - cursor.position)
         end = cursor.position + length
-        window_BT = torch.from_numpy(self._window(cursor.position, length))
+        window_BT = torch.from_numpy(
+            self._window(cursor.position, drawn if self.config.filled else length)
+        )
         targets_BT = window_BT[:, 1:].contiguous()
-        # Lanes differ by one token at most, so only the last column can lie past an end.
-        ended_B = torch.from_numpy(self._lengths_B < end)
-        targets_BT[ended_B, -1] = IGNORED
+        left_B1 = torch.from_numpy(self._lengths_B - cursor.position)[:, None]
+        targets_BT[torch.arange(targets_BT.size(1)) >= left_B1] = IGNORED
         after = Cursor(cursor.epoch, cursor.index + 1, end)
         return Segment(
             inputs_BT=window_BT[:, :-1].contiguous(),
@@ -139,15 +144,16 @@ class Stream:
         )
 
     def _window(self, position: int, length: int) -> npt.NDArray[np.int64]:
-        """Per lane the tokens of a segment and the one before them."""
+        """Per lane the tokens of a segment and the one before them.
+
+        Past the end of the text stands its start token again.
+        """
         ids = np.asarray(self.split.ids)
-        window_BT = np.empty((self._begins_B.size, length + 1), np.int64)
+        window_BT = np.full((self._begins_B.size, length + 1), self.split.start, np.int64)
         for lane, begin in enumerate((self._begins_B + position).tolist()):
-            if begin:
-                window_BT[lane] = ids[begin - 1 : begin + length]
-            else:
-                window_BT[lane, 0] = self.split.start
-                window_BT[lane, 1:] = ids[:length]
+            skipped = 0 if begin else 1
+            found = ids[begin - 1 + skipped : begin + length]
+            window_BT[lane, skipped : skipped + found.size] = found
         return window_BT
 
     def _draw(self, cursor: Cursor) -> int:

@@ -61,7 +61,7 @@ class Stack(LanguageModel):
         if c.reminder:
             self.keep = nn.Parameter(torch.ones(len(self.blocks)))
             self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
-        self.through = through
+        self.through, self.compiled = through, False
         self._groups = list(grouped([block for _, block in self._numbered()]))
 
     def initial_state(self, batch: int) -> State:
@@ -80,7 +80,8 @@ class Stack(LanguageModel):
         """See `LanguageModel`."""
         self._settle()
         first_BTD, carried = self._embed(tokens_BT, state)
-        hidden_BTD = first_BTD
+        # A copy: that the two were one would be compiled into the code of the first group.
+        hidden_BTD = first_BTD.clone()
         shares = self._shares()
         for group, share in zip(self._groups, shares, strict=True):
             hidden_BTD, after = self._run(group, Residual(hidden_BTD, first_BTD, share), state)
@@ -103,7 +104,7 @@ class Stack(LanguageModel):
     def _run(self, group: range, stream: Residual, state: State) -> tuple[Tensor, State]:
         """The stream after some consecutive branches, and what they carry on."""
         blocks = [self._block(number) for number in group]
-        states = [part(state, f"blocks.{number}") for number in group]
+        states = [self._own(state, number) for number in group]
         deltas, after = [], []
         if not blocks[0].fusible:
             delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
@@ -115,6 +116,14 @@ class Stack(LanguageModel):
             for number, block, own in zip(group, blocks, after + rest, strict=True)
             for name, tensor in block.kept(own).items()
         }
+
+    def _own(self, state: State, number: int) -> State:
+        """What a branch carried here."""
+        own = part(state, f"blocks.{number}")
+        if self.compiled:
+            for name in self._block(number).growing:
+                torch._dynamo.maybe_mark_dynamic(own[name], 1)
+        return own
 
     def _embed(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
         """The first vectors, and what the next segment must know of this one's tokens."""
@@ -150,7 +159,7 @@ class Stack(LanguageModel):
 
     def compile_parts(self) -> None:
         """Groups of branches, each as one; the same code serves all groups of a kind."""
-        self.through = torch.compile(through)
+        self.through, self.compiled = torch.compile(through), True
         for _, block in self._numbered():
             if not block.fusible:
                 block.compile_parts()

@@ -176,7 +176,8 @@ def _start(
     there = leading and bool(checkpoint.present(folder.checkpoints))
     if training.ranks.told(options.checkpoint != "last" or there):
         _go_on(run, before, folder, training, options.checkpoint)
-        training.stream = _stream(run, tokens, training.progress.cursor, training.ranks)
+        cutting = training.stream.config
+        training.stream = _stream(tokens, cutting, training.ranks, training.progress.cursor)
     if not leading:
         return folder
     journal.rewind(folder.metrics, training.progress.journal_bytes)
@@ -249,7 +250,7 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) 
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(run, tokens, Cursor(0, 0, 0), ranks),
+        stream=_stream(tokens, _cutting(run, hardware), ranks),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),
@@ -262,9 +263,9 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) 
     return training
 
 
-def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor, ranks: Ranks) -> Stream:
+def _cutting(run: RunConfig, hardware: Hardware) -> StreamConfig:
     t = run.train
-    settings = StreamConfig(
+    return StreamConfig(
         batch=t.batch,
         segment=t.segment,
         randomised=t.randomised,
@@ -272,8 +273,14 @@ def _stream(run: RunConfig, tokens: Tokens, cursor: Cursor, ranks: Ranks) -> Str
         halved=t.halved,
         longest=t.longest,
         seed=t.seed,
+        filled=t.compiled and hardware.device.type == "cuda",
     )
-    stream = Stream(tokens.split("train"), settings, ranks.lanes(t.batch), cursor)
+
+
+def _stream(
+    tokens: Tokens, cutting: StreamConfig, ranks: Ranks, cursor: Cursor | None = None
+) -> Stream:
+    stream = Stream(tokens.split("train"), cutting, ranks.lanes(cutting.batch), cursor or Cursor())
     # Too small a text is refused here, before anything is written.
     stream.segments()
     return stream

@@ -74,7 +74,7 @@ class Training:
 
     def fresh_state(self, batch: int) -> State:
         """The model's state before the first token of `batch` lanes."""
-        with self.ranks.whole(self.loss):
+        with self.ranks.whole(self.loss), self.hardware.autocast():
             return self.model.initial_state(batch)
 
 

@@ -18,6 +18,9 @@ class Block(nn.Module):
     fusible: ClassVar[bool] = True
     """Whether it can be compiled together with its neighbours."""
 
+    growing: ClassVar[tuple[str, ...]] = ()
+    """What of its state changes its length (second axis) while the model learns."""
+
     def initial_state(self, batch: int, like: Tensor) -> State:
         """What the branch carries before the first token, lane axis first; often nothing."""
         return {}

@@ -5,6 +5,7 @@ Axes: B batch, T segment, M memory, S = M + T, H heads, K head width, D dim; 2: 
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +79,8 @@ class SpanAttention(Block):
     Stored keys are as old as the weights that made them: a few updates, and never projected twice.
     """
 
+    growing: ClassVar[tuple[str, ...]] = ("entries",)
+
     def __init__(  # noqa: PLR0913  all but three are keyword-only
         self,
         dim: int,
@@ -114,9 +117,9 @@ class SpanAttention(Block):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Room for a window, of which nothing exists yet."""
-        heads, width = self.attend.heads, self.attend.head_dim
+        shape = (batch, self.window, 2, self.attend.heads, self.attend.head_dim)
         return {
-            "entries": like.new_zeros(batch, self.window, 2, heads, width),
+            "entries": _cut(like.new_zeros(shape, dtype=compute_dtype(like)), self.window),
             "seen": torch.zeros(batch, dtype=torch.int64, device=like.device),
         }
 
@@ -133,8 +136,7 @@ class SpanAttention(Block):
 
     def kept(self, state: State) -> State:
         """The newest entries, as far as the longest window reaches."""
-        stored = state["entries"]
-        return state | {"entries": stored[:, max(0, stored.size(1) - self.window) :]}
+        return state | {"entries": _cut(state["entries"], self.window)}
 
     def penalty(self, zero: Tensor) -> Tensor:
         """The mean span times its price."""
@@ -176,6 +178,18 @@ def settle(blocks: Iterable[nn.Module]) -> None:
 
 def _appended(memory_BM2HK: Tensor, fresh_BT2HK: Tensor) -> Tensor:
     return torch.cat([memory_BM2HK.to(fresh_BT2HK.dtype), fresh_BT2HK.detach()], dim=1)
+
+
+def _cut(stored_BS2HK: Tensor, window: int) -> Tensor:
+    """At most the last `window` entries, always as a part of something longer.
+
+    Compiled code may count on whether there are gaps between lanes, so there always are: cutting
+    a longer tensor leaves them, and one that is short enough, which is rare, is copied into one.
+    """
+    surplus = stored_BS2HK.size(1) - window
+    if surplus < 1:
+        surplus, stored_BS2HK = 1, F.pad(stored_BS2HK, (0, 0) * 3 + (1, 0))
+    return stored_BS2HK[:, surplus:]
 
 
 def _unit(vectors: Tensor) -> Tensor:
