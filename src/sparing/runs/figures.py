@@ -66,7 +66,7 @@ def read_figures(folder: RunFolder) -> Figures:
     run, entries, results = folder.config(), journal.checked(folder.metrics), _results(folder)
     notes = [results.get("training") or {}, *entries]
     size, speed = _bytes_per_token(run, entries), _tokens_per_s(entries)
-    tokens = _last(notes, "tokens")
+    tokens, (valid, test) = _last(notes, "tokens"), read_scores(folder)
     return Figures(
         recipe=run.recipe,
         seed=run.train.seed,
@@ -76,8 +76,8 @@ def read_figures(folder: RunFolder) -> Figures:
         elapsed_s=_last(notes, "elapsed_s"),
         bytes_per_s=None if speed is None or size is None else size * speed,
         peak_bytes=max(_numbers(notes, "peak_bytes"), default=None),
-        valid=score(results, "valid") or _judged(run, entries),
-        test=score(results, "test"),
+        valid=valid,
+        test=test,
         device=device_of(folder),
     )
 
