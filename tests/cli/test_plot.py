@@ -122,6 +122,24 @@ def test_context_of_two_runs_shares_a_picture(make_run: MakeRun, tmp_path: Path)
     assert files == [str(runs[0] / "plots" / "context.png")]
 
 
+def test_a_race_is_run_on_the_text_of_the_published_figures(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run, out = make_run(), tmp_path / "race.png"
+    assert "race is about enwik8 only" in refusal(run, "--what", "race")
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["corpus"] = "enwik8"
+    (run / "config.json").write_text(json.dumps(config))
+    assert "no valid or test figure yet" in refusal(run, "--what", "race")
+    test = {"bits_per_byte": 1.05, "bytes": 9, "protocol": "bytes", "how": "", "step": 2}
+    (run / "results.json").write_text(json.dumps({"test": test}))
+    result = sparing_plot(run, "--what", "race", "--out", out)
+    assert result.exception is None
+    assert result.output.split() == [str(out)]
+    assert out.read_bytes().startswith(PNG)
+    assert "--x is for --what" in refusal(run, "--what", "race", "--x", "bytes")
+
+
 def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
     assert "does not exist" in refusal(tmp_path / "nowhere")

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 import typer
 
 from sparing import __version__
-from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, search, train
+from sparing.cli import (
+    bench,
+    data,
+    evaluate,
+    generate,
+    import_,
+    info,
+    plot,
+    results,
+    score,
+    search,
+    train,
+)
 from sparing.cli.words import name_values, reworded
 from sparing.errors import LostError, UserError
 from sparing.launch import Launch, launch
@@ -30,6 +42,7 @@ app.command("score")(score.score)
 app.command("search")(search.search)
 app.command("derive")(search.derive)
 app.command("board")(search.board)
+app.command("results")(results.results)
 app.command("plot")(plot.plot)
 app.command("import")(import_.import_)
 app.add_typer(bench.app, name="bench")

@@ -19,12 +19,13 @@ from sparing.plot.context import ContextCurve, draw_context
 from sparing.plot.curves import draw_curves, parse_line
 from sparing.plot.figure import new_figure, save, target
 from sparing.plot.focus import draw_focus, draw_memory_use, look
+from sparing.plot.race import draw_race
 from sparing.plot.series import XAxis, origin, read_diaries, short_names
 from sparing.plot.spans import draw_course, draw_spans, head_windows
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
 
-What = Literal["curves", "focus", "context", "spans", "pi"]
+What = Literal["curves", "focus", "context", "spans", "pi", "race"]
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
@@ -58,8 +59,8 @@ def plot(
     what: Annotated[
         What,
         typer.Option(
-            help="Curves of training, focus of the attention, loss against context, spans, or "
-            "the preferences of a search (pi)."
+            help="Curves of training, focus of the attention, loss against context, spans, "
+            "the preferences of a search (pi), or runs on enwik8 against published ones (race)."
         ),
     ] = "curves",
     axis: Annotated[XAxis | None, typer.Option("--x", help="Axis of the curves.")] = None,
@@ -95,6 +96,8 @@ def plot(
     if what == "curves":
         figure = draw_curves(runs, axis or "steps", [parse_line(line) for line in lines or []])
         written = save(figure, path, svg=svg)
+    elif what == "race":
+        written = save(draw_race(runs), path, svg=svg)
     elif what == "pi":
         written = draw_search(folders[0], path, svg=svg)
     else:

@@ -141,16 +141,9 @@ def number(value: Any) -> float:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    entries = journal.read(path)
+    entries = journal.checked(path)
     if not entries:
         raise UserError(
             f"{path} {'is empty' if path.exists() else 'is missing'}; train the run first"
         )
-    for line, entry in enumerate(entries, start=1):
-        if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
-            raise UserError(f"{path} line {line} is not a journal entry (kind and step)")
     return entries
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

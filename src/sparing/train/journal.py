@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparing.errors import UserError
 from sparing.files import sync, writing
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
@@ -70,11 +71,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def checked(path: Path) -> list[dict[str, Any]]:
+    """All complete entries; a UserError where one has no kind or no step."""
+    entries = read(path)
+    for line, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
+            raise UserError(f"{path} line {line} is not a journal entry (kind and step)")
+    return entries
+
+
 def rewind(path: Path, size_bytes: int) -> None:
     """Drop what was noted after a checkpoint was written, so that it is written once."""
     content = path.read_bytes() if path.exists() else b""
     with writing(path) as scratch:
         scratch.write_bytes(content[:size_bytes])
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _numbers(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:

@@ -1,0 +1,193 @@
+"""All runs below a folder as one table, the seeds of one recipe folded into one row."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparing.errors import UserError
+from sparing.runs.figures import Figures, Score, read_figures
+from sparing.runs.folder import RunFolder, is_run
+
+SEED = re.compile(r"seed\d+")
+"""Folders that differ in nothing but the seed are called so."""
+INSIDE = ("checkpoints", "plots", "tensorboard")
+"""Folders of a run that hold no runs."""
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recipe: a run, or several that differ in their seeds."""
+
+    name: str
+    paths: tuple[str, ...]
+    runs: tuple[Figures, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Means over the seeds; None for what no run of the row tells."""
+        return {
+            "run": self.name,
+            "paths": list(self.paths),
+            "recipe": self.runs[0].recipe,
+            "seeds": [run.seed for run in self.runs],
+            "parameters": self.runs[0].parameters,
+            "bytes_read": self._mean("bytes_read"),
+            "elapsed_s": self._mean("elapsed_s"),
+            "bytes_per_s": self._mean("bytes_per_s"),
+            "peak_bytes": self._mean("peak_bytes"),
+            "valid": folded([run.valid for run in self.runs]),
+            "test": folded([run.test for run in self.runs]),
+            "device": ", ".join(dict.fromkeys(run.device for run in self.runs if run.device))
+            or None,
+        }
+
+    def _mean(self, field: str) -> float | None:
+        return _mean([getattr(run, field) for run in self.runs])
+
+
+def read_rows(folder: Path) -> tuple[list[Row], list[str]]:
+    """A row per recipe below `folder`, by name, and a sentence about each run left out."""
+    places = runs_below(folder)
+    if not places:
+        raise UserError(f"there is no run below {folder}; name a folder that holds runs")
+    found: dict[Path, Figures] = {}
+    problems = []
+    for place in places:
+        try:
+            found[place.relative_to(folder)] = read_figures(_complete(place))
+        except (UserError, OSError) as problem:
+            problems.append(f"{place} is left out: {' '.join(str(problem).split())}")
+    return fold(found, folder), problems
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Every run folder in `folder`, itself included, and what looks like one."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; name one that holds runs")
+    found = []
+    for place, below, names in os.walk(folder):
+        below[:] = sorted(name for name in below if name[0] != "." and name not in INSIDE)
+        if {"config.json", "metrics.jsonl"} & set(names):
+            found.append(Path(place))
+    return found
+
+
+def fold(found: Mapping[Path, Figures], folder: Path) -> list[Row]:
+    """Seeds of one recipe, `RECIPE/seedN`, in one row; paths are relative to `folder`."""
+    groups: dict[tuple[Path, str], list[Path]] = {}
+    for path, figures in found.items():
+        key = (path.parent, repr(figures.settings)) if SEED.fullmatch(path.name) else (path, "")
+        groups.setdefault(key, []).append(path)
+    homes = [home for home, _ in groups]
+    rows = []
+    for (home, _), paths in groups.items():
+        name = home if homes.count(home) == 1 else home / "+".join(path.name for path in paths)
+        rows.append(
+            Row(
+                (Path(folder.resolve().name) if name == Path() else name).as_posix(),
+                tuple(str(folder / path) for path in paths),
+                tuple(found[path] for path in paths),
+            )
+        )
+    return sorted(rows, key=lambda row: row.name)
+
+
+def folded(scores: Sequence[Score | None]) -> dict[str, Any] | None:
+    """Mean and spread (half of worst less best) over those measured as the first one was."""
+    known = [score for score in scores if score is not None]
+    alike = [each for each in known if _measured(each) == _measured(known[0])]
+    if not alike:
+        return None
+    bits = [each.bits_per_byte for each in alike]
+    return {
+        **{key: value for key, value in asdict(alike[0]).items() if key != "step"},
+        "bits_per_byte": sum(bits) / len(bits),
+        "spread": (max(bits) - min(bits)) / 2,
+        "by_seed": bits,
+    }
+
+
+COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "run": lambda row: _named(row),
+    "parameters": lambda row: f"{row['parameters'] / 1e6:.1f}M",
+    "MB read": lambda row: _rounded(row["bytes_read"], 1e6),
+    "minutes": lambda row: _rounded(row["elapsed_s"], 60),
+    "kB/s": lambda row: _rounded(row["bytes_per_s"], 1e3, 0),
+    "peak GiB": lambda row: _rounded(row["peak_bytes"], 2**30),
+    "valid": lambda row: _scored(row["valid"], len(row["seeds"])),
+    "test": lambda row: _scored(row["test"], len(row["seeds"])),
+    "test read as": lambda row: row["test"]["reading"] if row["test"] else NOTHING,
+    "seeds": lambda row: str(len(row["seeds"])),
+    "device": lambda row: row["device"] or NOTHING,
+}
+"""Heads of the table, and what stands below them."""
+WORDS = ("run", "test read as", "device")
+"""Columns of words, which begin at the left."""
+
+
+def as_text(rows: Iterable[Row]) -> str:
+    """Aligned columns."""
+    lines = _cells(rows)
+    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
+    aligned = [
+        [
+            cell.ljust(width) if head in WORDS else cell.rjust(width)
+            for head, cell, width in zip(COLUMNS, line, widths, strict=True)
+        ]
+        for line in lines
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)
+
+
+def as_markdown(rows: Iterable[Row]) -> str:
+    """A table for a document."""
+    heads, *lines = _cells(rows)
+    rule = ["---" if head in WORDS else "---:" for head in heads]
+    code = [[f"`{line[0]}`", *line[1:]] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *code])
+
+
+def _cells(rows: Iterable[Row]) -> list[list[str]]:
+    told = [row.to_json() for row in rows]
+    return [list(COLUMNS), *([cell(row) for cell in COLUMNS.values()] for row in told)]
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The run's place, which says the recipe as a rule."""
+    inside = row["recipe"] in Path(row["run"]).parts
+    return str(row["run"]) if inside else f"{row['run']} ({row['recipe']})"
+
+
+def _scored(told: Mapping[str, Any] | None, seeds: int) -> str:
+    if told is None:
+        return NOTHING
+    count = len(told["by_seed"])
+    spread = f" ± {told['spread']:.4f}" if count > 1 else ""
+    remarks = [f"{count} of {seeds} seeds"] if count < seeds else []
+    if not told["whole"]:
+        remarks += [f"first {told['bytes']:,} bytes"]
+    protocol = told["reading"].partition(",")[0]
+    remarks += [protocol] if protocol != "bytes" else []
+    return f"{told['bits_per_byte']:.4f}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _rounded(value: float | None, unit: float, digits: int = 1) -> str:
+    return NOTHING if value is None else f"{value / unit:,.{digits}f}"
+
+
+def _measured(score: Score) -> tuple[str, int, bool]:
+    return score.reading, score.bytes, score.whole
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _complete(place: Path) -> RunFolder:
+    if not is_run(place):
+        raise UserError("it has a journal but no config.json")
+    return RunFolder(place)

@@ -1,0 +1,36 @@
+"""The published figures, held to what is known of them."""
+
+import pytest
+
+from sparing.plot.published import PUBLISHED, by_epoch
+
+NAMED = {other.name: other for other in PUBLISHED}
+
+
+def test_every_figure_says_where_it_comes_from() -> None:
+    assert len(NAMED) == len(PUBLISHED)
+    for other in PUBLISHED:
+        assert 0.9 < other.bits_per_byte < 1.3
+        assert other.source
+        assert other.hardware
+        if other.minutes is not None:
+            assert 0 < other.minutes[0] <= other.minutes[1]
+
+
+def test_a_curve_ends_when_and_above_where_its_test_stands() -> None:
+    for other in PUBLISHED:
+        if other.valid:
+            assert other.minutes == pytest.approx([other.valid[-1][0]] * 2)
+            assert other.valid[-1][1] > other.bits_per_byte
+
+
+def test_epochs_become_minutes() -> None:
+    assert list(by_epoch([1.3, 1.2], 90)) == [(1.5, 1.3), (3.0, 1.2)]
+    curve = NAMED["SHA-RNN, four attention layers"].valid
+    assert len(curve) == 20
+    assert curve[0] == pytest.approx([67, 1.315])
+    assert curve[-1][0] / 60 == pytest.approx(22, abs=0.5)
+
+
+def test_what_has_no_published_time_has_none() -> None:
+    assert NAMED["Transformer-XL, 12 layers"].minutes is None

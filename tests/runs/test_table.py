@@ -1,0 +1,113 @@
+"""The table of many runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparing.errors import UserError
+from sparing.runs.figures import Figures, Score
+from sparing.runs.table import as_markdown, as_text, fold, folded, runs_below
+
+READING = "bytes, 8 carried streams"
+
+
+def scored(bits: float, reading: str = READING, *, whole: bool = True) -> Score:
+    return Score(bits, 5_000_000 if whole else 500_000, whole, reading, 10)
+
+
+def figures(seed: int = 1, **more: Any) -> Figures:
+    base: dict[str, Any] = {
+        "recipe": "fast",
+        "seed": seed,
+        "settings": {"train": {"steps": 3}},
+        "parameters": 51_660_000,
+        "bytes_read": 9e7,
+        "elapsed_s": 1200.0,
+        "bytes_per_s": 314_159.0,
+        "peak_bytes": 2.0**32,
+        "valid": scored(1.05),
+        "test": None,
+        "device": "abacus",
+    }
+    return Figures(**(base | more))
+
+
+def cells(text: str, line: int = 1) -> list[str]:
+    return [cell.strip() for cell in text.splitlines()[line].split("  ") if cell]
+
+
+def test_a_run_is_a_row_of_aligned_columns() -> None:
+    rows = fold({Path("fast/a"): figures(), Path("mine"): figures(test=scored(1.02))}, Path("x"))
+    text = as_text(rows)
+    told = ["51.7M", "90.0", "20.0", "314", "4.0", "1.0500"]
+    assert cells(text) == ["fast/a", *told, "-", "-", "1", "abacus"]
+    assert cells(text, 2) == ["mine (fast)", *told, "1.0200", READING, "1", "abacus"]
+    starts = {line.index("abacus") for line in text.splitlines()[1:]}
+    assert starts == {text.splitlines()[0].index("device")}
+
+
+def test_seeds_are_folded_into_mean_and_spread() -> None:
+    found = {
+        Path(f"fast/seed{seed}"): figures(seed, test=scored(bits), elapsed_s=60.0 * seed)
+        for seed, bits in ((1, 1.01), (2, 1.02), (3, 1.06))
+    }
+    (row,) = fold(found, Path("x"))
+    told = row.to_json()
+    assert (told["run"], told["seeds"], told["elapsed_s"]) == ("fast", [1, 2, 3], 120)
+    assert told["paths"] == ["x/fast/seed1", "x/fast/seed2", "x/fast/seed3"]
+    assert told["test"]["bits_per_byte"] == pytest.approx(1.03)
+    assert told["test"]["spread"] == pytest.approx(0.025)
+    assert told["test"]["by_seed"] == [1.01, 1.02, 1.06]
+    assert "1.0300 ± 0.0250" in as_text([row])
+
+
+def test_seeds_of_other_settings_keep_their_own_row() -> None:
+    found = {
+        Path("fast/seed1"): figures(1),
+        Path("fast/seed2"): figures(2),
+        Path("fast/seed3"): figures(3, settings={"train": {"steps": 4}}),
+        Path("fast/trial"): figures(4),
+    }
+    names = [row.name for row in fold(found, Path("x"))]
+    assert names == ["fast/seed1+seed2", "fast/seed3", "fast/trial"]
+
+
+def test_seeds_at_the_top_go_by_the_folder(tmp_path: Path) -> None:
+    (row,) = fold({Path("seed1"): figures(1), Path("seed2"): figures(2)}, tmp_path / "fast")
+    assert row.name == "fast"
+
+
+def test_figures_of_another_reading_are_not_mixed_in() -> None:
+    told = folded([None, scored(1.0), scored(2.0, "no-newlines, x"), scored(1.2)])
+    assert told is not None
+    assert told["by_seed"] == [1.0, 1.2]
+    assert folded([None]) is None
+    found = {Path(f"seed{n}"): figures(n, test=scored(1.0) if n else None) for n in range(3)}
+    assert "1.0000 ± 0.0000 (2 of 3 seeds)" in as_text(fold(found, Path("x")))
+
+
+def test_a_partial_figure_says_how_much_and_another_protocol_is_named() -> None:
+    partial = scored(1.5, "no-newlines, 8 carried streams", whole=False)
+    text = as_text(fold({Path("a"): figures(valid=partial)}, Path("x")))
+    assert "1.5000 (first 500,000 bytes, no-newlines)" in text
+
+
+def test_markdown_is_a_table() -> None:
+    lines = as_markdown(fold({Path("fast"): figures()}, Path("x"))).splitlines()
+    assert lines[0].startswith("| run | parameters | MB read | minutes | kB/s | peak GiB | valid")
+    assert lines[1].startswith("| --- | ---: |")
+    assert lines[2].startswith("| `fast` | 51.7M | 90.0 | 20.0 | 314 | 4.0 | 1.0500 | - | - | 1 |")
+    assert {line.count("|") for line in lines} == {12}
+
+
+def test_runs_are_found_at_any_depth_but_not_inside_their_own_folders(tmp_path: Path) -> None:
+    for place in ("b/seed1", "a", ".hidden", "a/checkpoints/best"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.json").write_text("{}")
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "metrics.jsonl").write_text("")
+    found = [str(path.relative_to(tmp_path)) for path in runs_below(tmp_path)]
+    assert found == ["a", "b/seed1", "journal"]
+    with pytest.raises(UserError, match="is not a folder"):
+        runs_below(tmp_path / "a" / "config.json")
