@@ -7,7 +7,19 @@ from collections.abc import Sequence
 import typer
 
 from sparing import __version__
-from sparing.cli import bench, data, evaluate, generate, import_, info, plot, score, search, train
+from sparing.cli import (
+    bench,
+    compare,
+    data,
+    evaluate,
+    generate,
+    import_,
+    info,
+    plot,
+    score,
+    search,
+    train,
+)
 from sparing.cli.words import name_values, reworded
 from sparing.errors import LostError, UserError
 from sparing.launch import Launch, launch
@@ -24,6 +36,7 @@ app.add_typer(data.app, name="data")
 app.command("recipes")(info.recipes)
 app.command("info")(info.info)
 app.command("train")(train.train)
+app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("generate")(generate.generate)
 app.command("score")(score.score)
