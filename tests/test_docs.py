@@ -19,6 +19,7 @@ from sparing.evaluate.loss import Evaluation
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
+from sparing.runs.tries import contestants
 from sparing.train.training import Progress
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +92,9 @@ def settings_complaint(given: dict[str, Any]) -> str | None:
     problems = []
     for name in [given["name"]] if given.get("name") in RECIPES else RECIPES:
         try:
-            with_settings(recipe(name), settings)
+            run = with_settings(recipe(name), settings)
+            if given.get("tries"):
+                contestants(run, given["tries"])
         except UserError as problem:
             problems.append(str(problem))
         else:
@@ -118,6 +121,7 @@ def test_the_readme_shows_every_verb() -> None:
         "sparing train quickstrat",
         "sparing train quickstart --stesp 3",
         "sparing train quickstart --set train.stpes=3",
+        "sparing compare quickstart --try model.dmi=3 --out runs/a",
         "sparing data get enwik7",
         "sparing train --resume --out runs/a --set optim.rl=1",
         "sparing evaluate RUN --split tset",

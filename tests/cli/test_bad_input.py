@@ -224,7 +224,7 @@ def test_a_full_disk_is_reported_and_the_old_checkpoint_stays(
     assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0
 
 
-@pytest.mark.parametrize("verb", ["generate", "board", "search", "plot", "results"])
+@pytest.mark.parametrize("verb", ["generate", "board", "compare", "search", "plot", "results"])
 def test_what_several_processes_would_do_twice_is_refused(
     verb: str, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from sparing import __version__
 from sparing.cli import (
     bench,
+    compare,
     data,
     evaluate,
     generate,
@@ -36,6 +37,7 @@ app.add_typer(data.app, name="data")
 app.command("recipes")(info.recipes)
 app.command("info")(info.info)
 app.command("train")(train.train)
+app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("generate")(generate.generate)
 app.command("score")(score.score)

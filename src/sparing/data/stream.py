@@ -131,7 +131,8 @@ class Stream:
         window_BT = torch.from_numpy(
             self._window(cursor.position, drawn if self.config.filled else length)
         )
-        targets_BT = window_BT[:, 1:].contiguous()
+        # A copy even of a single lane, whose inputs must not lose what is ignored as a target.
+        targets_BT = window_BT[:, 1:].clone(memory_format=torch.contiguous_format)
         left_B1 = torch.from_numpy(self._lengths_B - cursor.position)[:, None]
         targets_BT[torch.arange(targets_BT.size(1)) >= left_B1] = IGNORED
         after = Cursor(cursor.epoch, cursor.index + 1, end)

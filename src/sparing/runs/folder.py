@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import files
+from sparing.config import differences
 from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.data.vocab import Vocab, vocab_from_json
 from sparing.device import Hardware
@@ -153,6 +154,15 @@ def open_run(path: Path) -> RunFolder:
         what = "is not a run folder (no config.json)" if path.exists() else "does not exist"
         raise UserError(f"run {path} {what}; `sparing train RECIPE --out {path}` makes one")
     return RunFolder(path)
+
+
+def refuse_another(path: Path, run: RunConfig, kind: str) -> None:
+    """A folder that is there counts only where it was trained with these very settings."""
+    if not is_run(path):
+        return
+    before = open_run(path).config()
+    if changed := differences(before, run_config.for_vocab(run, before.model.vocab_size)):
+        raise UserError(f"{path} is of another {kind} ({changed[0]}); change --out, or remove it")
 
 
 def load_model(

@@ -90,6 +90,13 @@ def refuse_unfit(run: RunConfig) -> None:
         )
 
 
+def rehearse(run: RunConfig, tokens: Tokens) -> None:
+    """Refuse what one process could not train on this text, without training it."""
+    run = for_vocab(run, tokens.vocab.size)
+    refuse_unfit(run)
+    _stream(run, tokens, Cursor(0, 0, 0), Ranks())
+
+
 def _apart(run: RunConfig) -> bool:
     return build_model(run, "meta").apart
 

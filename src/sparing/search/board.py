@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device, files
-from sparing.config import differences
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
@@ -19,9 +18,17 @@ from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model
-from sparing.runs.config import RunConfig, for_vocab, to_json
-from sparing.runs.folder import RunFolder, is_run, load_model, open_run, prepare_for_run
+from sparing.runs.config import RunConfig, to_json
+from sparing.runs.folder import (
+    RunFolder,
+    is_run,
+    load_model,
+    open_run,
+    prepare_for_run,
+    refuse_another,
+)
 from sparing.runs.provenance import provenance
+from sparing.runs.standings import markdown, spread
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
 from sparing.search.derive import derive, searched
@@ -89,7 +96,7 @@ def board(
     standing = entries(folders, costs.blocks, options.chances)
     trainings = _trainings(run, standing, out, options.seeds)
     for path, own in trainings.items():
-        _refuse_another(own, path)
+        refuse_another(path, own, "board")
     times: dict[str, dict[str, float]] = {
         regime: timed_patterns(run, [entry.pattern for entry in standing], hardware, regime)
         for regime in REGIMES
@@ -144,9 +151,8 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
         "test bits/byte",
         "test ppl/token",
     ]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for row in sorted(rows, key=lambda each: float(each["valid"])):
-        cells = (
+    cells = [
+        (
             row["name"],
             f"`{row['pattern']}`",
             f"{row['parameters'] / 1e6:.2f}M",
@@ -161,8 +167,9 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
             f"{row['test']:.4f}",
             f"{row['test_perplexity']:.2f}",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
+        for row in sorted(rows, key=lambda each: float(each["valid"]))
+    ]
+    return markdown(heads, cells, notes)
 
 
 def _letters(searches: Sequence[RunFolder]) -> str:
@@ -205,15 +212,6 @@ def _trainings(
         for seed in range(seeds)
         for entry in standing
     }
-
-
-def _refuse_another(run: RunConfig, path: Path) -> None:
-    """A folder that is there counts only where it was trained with these very settings."""
-    if not is_run(path):
-        return
-    before = open_run(path).config()
-    if changed := differences(before, for_vocab(run, before.model.vocab_size)):
-        raise UserError(f"{path} is of another board ({changed[0]}); change --out, or remove it")
 
 
 def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardware) -> int:
@@ -261,7 +259,7 @@ def _row(
         **{f"{regime}_ms": found[entry.pattern] for regime, found in times.items()},
         "steps": sum(each["training"]["steps"] for each in read) / seeds,
         "valid": sum(valid) / seeds,
-        "valid_spread": (max(valid) - min(valid)) / 2,
+        "valid_spread": spread(valid),
         "valid_by_seed": valid,
         "test": sum(test) / seeds,
         "test_by_seed": test,

@@ -1,0 +1,80 @@
+"""`sparing compare`: settings side by side, on equal time or equal steps."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparing.cli.options import Device, Json, Settings, Source, show
+from sparing.cli.train import named, settled
+from sparing.errors import UserError
+from sparing.plot.curves import draw_curves
+from sparing.plot.figure import save
+from sparing.plot.series import XAxis
+from sparing.runs.compare import FAILED, CompareOptions, Comparison
+from sparing.runs.compare import compare as run_comparison
+from sparing.runs.standings import table
+from sparing.runs.train import TrainOptions
+from sparing.runs.tries import contestants
+
+
+def compare(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the table and its runs.")],
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="[NAME:] A=1; B=2",
+            help="One more contestant: the recipe with these settings.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of every contestant.")] = 1,
+    settings: Settings = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train each this long, annealed to the end of it.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Train each for so many steps.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option("--data", help="Corpus name, or a text file or folder of yours.")
+    ] = None,
+    source: Source = None,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Train a recipe as it is, and with other settings, alike; a table, best first, and curves.
+
+    What is finished stays: the same command goes on where it was stopped.
+    """
+    if minutes is not None and steps is not None:
+        raise UserError("--minutes and --steps exclude each other")
+    budget = [] if steps is None else [f"train.steps={steps}"]
+    base = settled(named(name), [*(settings or []), *budget], minutes, corpus)
+    train = TrainOptions(device=device, source=source, progress=not quiet)
+    options = CompareOptions(seeds=seeds, train=train, tell=partial(typer.echo, err=True))
+    comparison = Comparison(contestants(base, tries or []), out, options)
+    signal, record = run_comparison(comparison)
+    if signal:
+        typer.echo("stopped; the same command goes on", err=True)
+        return 128 + signal
+    _draw(comparison.runs(), out, "minutes" if base.train.minutes else "steps")
+    if as_json:
+        show(record, as_json=True)
+    else:
+        typer.echo(table(record["rows"], record["notes"]))
+    return int(any(row["status"] == FAILED for row in record["rows"]))
+
+
+def _draw(runs: Sequence[Path], out: Path, axis: XAxis) -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return
+    if runs:
+        save(draw_curves(runs, axis), out / "curves.png")

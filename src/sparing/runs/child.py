@@ -1,0 +1,112 @@
+"""A command in a process of its own, which is heard, and told of the signals that arrive here."""
+
+import codecs
+import fcntl
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Thread
+from types import FrameType
+
+TAIL = 4000
+"""Characters that are kept of what a child says."""
+STRAGGLER_S = 1.0
+"""How long to listen after a child's end; a process it has left behind may hold the line."""
+
+
+@dataclass(slots=True)
+class Relay:
+    """Passes SIGINT and SIGTERM on to the child there is, and remembers the first."""
+
+    signal: int = 0
+    child: "subprocess.Popen[bytes] | None" = None
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        self.signal = self.signal or number
+        if self.child is not None:
+            self.child.send_signal(number)
+
+    def run(self, words: Sequence[str], *, shown: bool) -> tuple[int, str]:
+        """Run a command to its end: its exit status, and what it says of a failure in one line."""
+        ears, mouth = _line(shown)
+        voice = Voice(ears, shown=shown)
+        try:
+            # In a session of its own a child does not hear the terminal's Ctrl-C besides ours.
+            self.child = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=mouth, stderr=mouth, start_new_session=True
+            )
+        finally:
+            os.close(mouth)
+            voice.start()
+        if self.signal:
+            self.child.send_signal(self.signal)
+        status = self.child.wait()
+        self.child = None
+        voice.join(STRAGGLER_S)
+        return status, _reason(status, voice.tail)
+
+
+@contextmanager
+def relaying() -> Iterator[Relay]:
+    """Catch SIGINT and SIGTERM inside the block; restore the old behaviour after it."""
+    relay = Relay()
+    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in old:
+            signal.signal(number, relay.hear)
+        yield relay
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+class Voice(Thread):
+    """Keeps the end of what a child says, and shows it all on request."""
+
+    def __init__(self, ears: int, *, shown: bool) -> None:
+        super().__init__(daemon=True)
+        self.tail = ""
+        self._ears, self._shown = ears, shown
+
+    def run(self) -> None:
+        """Listen until nobody holds the other end."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while data := self._read():
+            text = decoder.decode(data)
+            self.tail = (self.tail + text)[-TAIL:]
+            if self._shown:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+        os.close(self._ears)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._ears, 1 << 16)
+        except OSError:
+            # The way in which a terminal says that its other side was closed.
+            return b""
+
+
+def _line(shown: bool) -> tuple[int, int]:
+    """Ends to listen at and to speak into: a terminal if this is one, so that a bar is a bar."""
+    if not (shown and sys.stderr.isatty()):
+        return os.pipe()
+    ears, mouth = pty.openpty()
+    size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, bytes(8))
+    fcntl.ioctl(mouth, termios.TIOCSWINSZ, size)
+    return ears, mouth
+
+
+def _reason(status: int, tail: str) -> str:
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    lines = [line.strip() for line in re.split(r"[\r\n]+", tail) if line.strip()]
+    return lines[-1].removeprefix("sparing: ") if lines else f"exit status {status}"

@@ -1,0 +1,187 @@
+"""Stories of `sparing compare`."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Sparing, settings
+
+from sparing.cli.main import main
+from sparing.runs.child import Relay
+from sparing.runs.folder import RunFolder
+from sparing.train.journal import read
+
+SOURCE = Path(__file__).parents[2] / "src"
+TRIES = ("no memory: model.attention_at=()", "model.attention_at=(0,1), model.dropout_input=0.1")
+
+
+def words(corpus: Path, out: Path, *tries: str, steps: int = 4) -> list[str]:
+    tried = [word for one in tries for word in ("--try", one)]
+    start = ["compare", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
+    return [*start, *settings(), "--steps", str(steps), *tried]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children within this process: starting one takes seconds."""
+
+    def run(self: Relay, words: Sequence[str], *, shown: bool) -> tuple[int, str]:
+        assert words[:3] == [sys.executable, "-m", "sparing"]
+        path = Path(words[words.index("--out") + 1])
+        # Else a kill now would leave a half-trained folder that counts as finished.
+        assert path.name not in json.loads((path.parent / "compare.json").read_text())["runs"]
+        return main(words[3:]), "a reason"
+
+    monkeypatch.setattr(Relay, "run", run)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if matplotlib were missing: a picture takes seconds, too."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stamps(out: Path) -> dict[str, int]:
+    return {p.parent.name: p.stat().st_mtime_ns for p in out.glob("*/metrics.jsonl")}
+
+
+@pytest.mark.usefixtures("at_once", "undrawn")
+def test_two_tries_with_two_seeds(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = sparing(*words(corpus, out, *TRIES), "--seeds", 2, "--json")
+    assert said.status == 0, said.err
+    record = said.json()
+    assert record == json.loads((out / "compare.json").read_text())
+    rows = {row["name"]: row for row in record["rows"]}
+    names = ["recipe", "no memory", "model.attention_at=(0,1); model.dropout_input=0.1"]
+    assert set(rows) == set(names)
+    values = [row["valid"] for row in record["rows"]]
+    assert values == sorted(values)
+    folders = {f"{name}-seed{n}" for n in (1, 2) for name in ("recipe", "no-memory")}
+    assert folders < set(stamps(out))
+    assert len(stamps(out)) == 6
+    seeds = [RunFolder(out / f"no-memory-seed{n}").config().train.seed for n in (1, 2)]
+    assert seeds[1] == seeds[0] + 1 == record["seed"] + 1
+    row = rows["no memory"]
+    entries = [read(out / f"no-memory-seed{n}" / "metrics.jsonl") for n in (1, 2)]
+    valid = [[e for e in each if e["kind"] == "valid"][-1]["bits_per_byte"] for each in entries]
+    assert row["valid_by_seed"] == valid
+    assert row["valid"] == pytest.approx(sum(valid) / 2)
+    assert row["valid_spread"] == pytest.approx(abs(valid[0] - valid[1]) / 2)
+    assert row["difference"] == pytest.approx(row["valid"] - rows["recipe"]["valid"])
+    assert row["parameters"] < rows["recipe"]["parameters"]
+    assert (row["steps"], row["read_bytes"]) == (4, 4 * 4 * 16)
+    assert min(row["bytes_per_s"], row["peak_bytes"], row["elapsed_s"]) > 0
+    assert not (out / "curves.png").exists()
+    assert "test" not in (out / "recipe-seed1" / "results.json").read_text()
+    assert "no memory: model.attention_at=()" in (out / "compare.md").read_text()
+    before = stamps(out)
+    said = sparing(*words(corpus, out, *TRIES), "--seeds", 2)
+    assert said.status == 0, said.err
+    assert stamps(out) == before
+    assert said.out.startswith("| contestant | valid bits/byte |")
+
+
+@pytest.mark.usefixtures("at_once", "undrawn")
+def test_contestants_are_added_and_replaced_but_never_mixed_up(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    out, small = tmp_path / "out", "small: model.memory=8"
+    assert sparing(*words(corpus, out, small)).status == 0
+    before = stamps(out)
+    assert sparing(*words(corpus, out, small, TRIES[0])).status == 0
+    assert {name: stamps(out)[name] for name in before} == before
+    shutil.rmtree(out / "small-seed1")
+    assert sparing(*words(corpus, out, small)).status == 0
+    assert stamps(out)["small-seed1"] > before["small-seed1"]
+    left = contents(out)
+    for another in (
+        words(corpus, out, "small: model.memory=9"),
+        words(corpus, out, small, steps=5),
+        words(corpus, out / "recipe-seed1", small),
+    ):
+        said = sparing(*another)
+        assert said.status == 2
+        assert said.err.count("\n") == 1
+        assert "--out" in said.err
+    assert contents(out) == left
+
+
+@pytest.mark.usefixtures("at_once")
+def test_curves_are_drawn_where_they_can_be(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert sparing(*words(corpus, tmp_path / "out", TRIES[0])).status == 0
+    assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_one_is_interrupted_and_one_fails_and_the_others_go_on(
+    sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out, journal = tmp_path / "out", tmp_path / "out" / "recipe-seed1" / "metrics.jsonl"
+    call = words(corpus, out, "hot: optim.lr=1e30", steps=150)
+    with subprocess.Popen([sys.executable, "-m", "sparing", *call], env=os.environ) as parent:
+        while not read(journal):
+            assert parent.poll() is None
+            time.sleep(0.01)
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(timeout=60) == 128 + signal.SIGTERM
+    step = RunFolder(out / "recipe-seed1").step("last")
+    assert 0 < step < 150
+    assert [row["status"] for row in json.loads((out / "compare.json").read_text())["rows"]] == [
+        "unfinished",
+        "unfinished",
+    ]
+    said = sparing(*call, "--json")
+    assert said.status == 1
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("hot, seed 1, failed: the loss is not finite")
+    recipe, hot = said.json()["rows"]
+    assert (recipe["name"], recipe["status"], recipe["steps"]) == ("recipe", "finished", 150)
+    assert (hot["name"], hot["status"], hot["valid"]) == ("hot", "failed", None)
+    resumed = RunFolder(out / "recipe-seed1").read("provenance")["resumed"]
+    assert len(resumed) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--try", "model.dim=16"], "has the settings of 'recipe'"),
+        (["--try", "model.memory=7", "--try", "x: model.memory=7"], "settings of 'model.memory=7'"),
+        (["--try", "train.minutes=1"], "train.minutes"),
+        (["--try", "model.memory=7", "--minutes", "1"], "exclude each other"),
+        (["--try", "model.memory=7", "--seeds", "0"], "at least one seed"),
+        (["--try", "model.memory=7", "--device", "toaster"], "toaster"),
+        (["--try", "wide: train.segment=100000"], "wide: the text has"),
+        (["--try", "model.memory=7", "--try", "model.dim=17"], "boom_dim"),
+        (["--try", "model.memory=7", "--set", "train.stpes=3"], "train.steps"),
+        ([], "--try"),
+    ],
+)
+def test_mistakes_are_refused_before_any_training(
+    more: list[str], complaint: str, sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    said = sparing(*words(corpus, tmp_path / "out"), *more)
+    assert said.status == 2
+    assert complaint in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_no_place_for_runs(sparing: Sparing, corpus: Path) -> None:
+    said = sparing(*words(corpus, corpus, TRIES[0]))
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "is a file" in said.err
