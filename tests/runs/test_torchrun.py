@@ -188,8 +188,11 @@ def test_lanes_that_cannot_be_dealt_are_refused_in_one_line(tmp_path: Path) -> N
     corpus, out = a_corpus(tmp_path), tmp_path / "run"
     program = ["-m", "sparing", *words(out, corpus, 20, "--set", "train.batch=7")]
     assert torchrun(tmp_path, on_one_machine(2), program).wait(timeout=60) == 1
-    line = "sparing: train.batch 7 lanes cannot be dealt to 2 processes alike"
-    assert said(tmp_path).count(line) == 1
+    problem = "train.batch 7 lanes cannot be dealt to 2 processes alike"
+    lines = [line for line in said(tmp_path).splitlines() if problem in line]
+    # Whoever is slower may be stopped by torchrun before it could say so, too.
+    assert 1 <= len(lines) <= 2
+    assert set(lines) <= {f"sparing: {problem}", f"sparing: rank 1 of 2: {problem}"}
     assert not out.exists()
 
 

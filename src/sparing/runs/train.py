@@ -94,7 +94,7 @@ def rehearse(run: RunConfig, tokens: Tokens) -> None:
     """Refuse what one process could not train on this text, without training it."""
     run = for_vocab(run, tokens.vocab.size)
     refuse_unfit(run)
-    _stream(run, tokens, Cursor(0, 0, 0), Ranks())
+    _stream(tokens, _cutting(run), Ranks())
 
 
 def _apart(run: RunConfig) -> bool:
@@ -257,7 +257,11 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) 
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(tokens, _cutting(run, hardware), ranks),
+        stream=_stream(
+            tokens,
+            _cutting(run, filled=run.train.compiled and hardware.device.type == "cuda"),
+            ranks,
+        ),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),
@@ -270,7 +274,7 @@ def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) 
     return training
 
 
-def _cutting(run: RunConfig, hardware: Hardware) -> StreamConfig:
+def _cutting(run: RunConfig, *, filled: bool = False) -> StreamConfig:
     t = run.train
     return StreamConfig(
         batch=t.batch,
@@ -280,7 +284,7 @@ def _cutting(run: RunConfig, hardware: Hardware) -> StreamConfig:
         halved=t.halved,
         longest=t.longest,
         seed=t.seed,
-        filled=t.compiled and hardware.device.type == "cuda",
+        filled=filled,
     )
 
 
