@@ -153,8 +153,7 @@ def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks at it itself
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # Triton's interpreter
-@pytest.mark.parametrize(("pattern", "kinds"), [("af af af", 1), ("lf a lf a f", 3)])
+@pytest.mark.parametrize(("pattern", "kinds"), [("af af af", 1), ("gf a gf a f", 3)])
 def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
     pattern: str, kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,10 +161,10 @@ def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
     made = compilations(model, monkeypatch)
     tokens = torch.zeros(2, 16, dtype=torch.int64)
     for _ in range(2):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.float16):
             state = model.initial_state(2)
         for step in range(3):
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", torch.float16):
                 out = model(tokens, state)
                 model.head.nats(out.hidden_BTD, tokens).sum().backward()
             state = out.state
@@ -174,7 +173,7 @@ def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
                 # Past the grain of memories, once by more than a segment and once by less.
                 attention.log_span[1] += math.log(2 - 0.9 * (step % 2))
     model.eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    with torch.no_grad(), torch.autocast("cpu", torch.float16):
         state = model(tokens, model.initial_state(2)).state
         model(tokens, state)
     assert made == {"learning": kinds, "reading": kinds}
