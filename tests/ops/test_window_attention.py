@@ -30,11 +30,12 @@ def outcome(attend, case: dict) -> list[Tensor]:
     old = torch.randn(2, memory, 2, 2, width)
     for lane, first in enumerate(case["first"]):
         old[lane, :first] = 10.0
-    stored = torch.cat([old, fresh], dim=1).to(DEVICE)
+    # With gaps between the lanes, as memories have them.
+    old = torch.cat([old, torch.full_like(old, 10.0)], dim=1).to(DEVICE)[:, :memory]
     query, fresh = (x.to(DEVICE).requires_grad_() for x in (query, fresh))
     span = torch.tensor(case["spans"], device=DEVICE, requires_grad=True)
     edge = Edge(span, torch.tensor(case["first"], device=DEVICE), ramp)
-    out = attend(query, fresh, stored, edge)
+    out = attend(query, fresh, old, edge)
     torch.manual_seed(1)
     out.backward(torch.randn(2, segment, 2, width).to(out))
     return [out.detach(), query.grad, fresh.grad, span.grad]
@@ -62,7 +63,7 @@ def test_a_span_longer_than_the_text_is_plain_causal_attention() -> None:
     torch.manual_seed(0)
     query, fresh = torch.randn(2, 20, 2, 16), torch.randn(2, 20, 2, 2, 16)
     edge = Edge(torch.tensor(case["spans"]), torch.zeros(2, dtype=torch.int64), 32)
-    out = reference.window_attention(query, fresh, fresh, edge)
+    out = reference.window_attention(query, fresh, fresh[:, :0], edge)
     key, value = fresh.unbind(2)
     plain = torch.nn.functional.scaled_dot_product_attention(
         *(x.transpose(1, 2) for x in (query, key, value)), is_causal=True
@@ -76,7 +77,7 @@ def test_span_gradient_is_the_slope() -> None:
 
     def loss(span: Tensor) -> Tensor:
         edge = Edge(span, torch.zeros(1, dtype=torch.int64), 8)
-        return (reference.window_attention(query, fresh, fresh, edge) * weight).sum()
+        return (reference.window_attention(query, fresh, fresh[:, :0], edge) * weight).sum()
 
     span = torch.tensor([9.37], dtype=torch.float64, requires_grad=True)
     loss(span).backward()
@@ -92,7 +93,7 @@ def test_the_operator_keeps_its_promises() -> None:
     inputs = [x.to(DEVICE).requires_grad_() for x in (query, fresh)]
     span = torch.tensor([7.5], device=DEVICE, requires_grad=True)
     first = torch.zeros(1, dtype=torch.int32, device=DEVICE)
-    arguments = (*inputs, inputs[1].detach().clone(), span, first, 8)
+    arguments = (*inputs, torch.randn(1, 9, 2, 1, 16).to(DEVICE), span, first, 8)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(fused._attend, arguments, test_utils=checks)
 
@@ -106,7 +107,7 @@ def test_entries_in_another_order_of_axes_are_read_rightly() -> None:
     odd = fresh.transpose(2, 3).contiguous().transpose(2, 3)
     assert not odd.is_contiguous()
     torch.testing.assert_close(
-        fused.window_attention(query, fresh, odd, edge),
+        fused.window_attention(query, odd, odd, edge),
         reference.window_attention(query, fresh, fresh, edge),
         rtol=1e-4,
         atol=2e-5,

@@ -113,8 +113,8 @@ class Stack(LanguageModel):
         hidden_BTD, rest = self.through(blocks[led:], stream, states[led:], deltas)
         return hidden_BTD, {
             f"blocks.{number}.{name}": tensor
-            for number, block, own in zip(group, blocks, after + rest, strict=True)
-            for name, tensor in block.kept(own).items()
+            for number, block, *own in zip(group, blocks, states, after + rest, strict=True)
+            for name, tensor in block.kept(*own).items()
         }
 
     def _own(self, state: State, number: int) -> State:

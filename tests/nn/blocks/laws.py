@@ -26,8 +26,8 @@ def stream(batch: int = 2, length: int = 12) -> Tensor:
 def read(block: Block, hidden_BTD: Tensor, size: int) -> tuple[Tensor, State]:
     state, pieces = block.initial_state(hidden_BTD.size(0), hidden_BTD), []
     for piece_BTD in hidden_BTD.split(size, dim=1):
-        delta_BTD, state = block(piece_BTD, state)
-        state = block.kept(state)
+        delta_BTD, after = block(piece_BTD, state)
+        state = block.kept(state, after)
         pieces.append(delta_BTD)
     return torch.cat(pieces, dim=1), state
 
@@ -63,14 +63,15 @@ def lanes_do_not_talk(block: Block) -> None:
 def state_is_lanes_first_and_free_of_the_graph(block: Block) -> None:
     hidden_BTD = stream(3).requires_grad_()
     first = block.initial_state(3, hidden_BTD)
-    _, state = block(hidden_BTD, first)
+    state = block.kept(first, block(hidden_BTD, first)[1])
     assert state.keys() == first.keys()
     assert all(tensor.size(0) == 3 and not tensor.requires_grad for tensor in state.values())
 
 
 def every_parameter_gets_a_gradient(block: Block) -> None:
-    delta_BTD, state = block(stream(), block.initial_state(2, stream()))
-    again_BTD, _ = block(stream() + delta_BTD, state)
+    first = block.initial_state(2, stream())
+    delta_BTD, after = block(stream(), first)
+    again_BTD, _ = block(stream() + delta_BTD, block.kept(first, after))
     again_BTD.square().sum().backward()
     assert not [name for name, p in block.named_parameters() if p.grad is None or not p.grad.any()]
 

@@ -78,8 +78,8 @@ def test_a_window_may_grow_and_shrink_under_carried_state() -> None:
         with torch.no_grad():
             block.log_span.fill_(math.log1p(span))
         settle([block])
-        delta, state = block(hidden, state)
-        state = block.kept(state)
+        delta, after = block(hidden, state)
+        state = block.kept(state, after)
         assert delta.isfinite().all()
         assert state["entries"].size(1) == window
     assert state["seen"].tolist() == [24]
@@ -97,10 +97,10 @@ def test_idle_it_remembers_all_and_attends_to_nothing(monkeypatch: pytest.Monkey
     block = laws.lively(attention(dropout=0.5)).train()
     full = idle = block.initial_state(2, laws.stream())
     for segment in laws.stream().split(5, dim=1):
-        full = block.kept(block(segment, full)[1])
+        full = block.kept(full, block(segment, full)[1])
         with monkeypatch.context() as patch:
             patch.setattr(module, "window_attention", None)
-            idle = block.kept(block.idle(segment, idle))
+            idle = block.kept(idle, block.idle(segment, idle))
     assert full.keys() == idle.keys()
     for key, tensor in full.items():
         torch.testing.assert_close(idle[key], tensor, rtol=0, atol=0)

@@ -26,19 +26,20 @@ class Block(nn.Module):
         return {}
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """`delta_BTD`, and the state after this segment, cut from the graph."""
+        """`delta_BTD`, and what `kept` makes the next state of, cut from the graph."""
         raise NotImplementedError
 
-    def kept(self, state: State) -> State:
-        """What of the state after a segment is carried on; called outside of compiled code.
+    def kept(self, before: State, after: State) -> State:
+        """What is carried on, from the state before a segment and what `forward` left behind.
 
-        Lengths that change while a model learns belong here: inside they would be compiled in.
+        Called outside of compiled code, into which lengths that change would be compiled, and
+        where memories are copied as a whole.
         """
-        return state
+        return after
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
-        """The state after a segment in which a super-net did not ask this branch.
+        """The same after a segment in which a super-net did not ask this branch.
 
         Memories of the stream go on being written; what only the branch itself could have
         computed starts anew when it is asked again.

@@ -64,13 +64,13 @@ class Mixed(Block):
         assert total_BTD is not None
         return total_BTD, carried
 
-    def kept(self, state: State) -> State:
+    def kept(self, before: State, after: State) -> State:
         """Each candidate's own."""
         return {
             f"{letter}.{name}": tensor
             for letter, block in self._lettered()
-            if (own := part(state, letter))
-            for name, tensor in block.kept(own).items()
+            if (own := part(after, letter))
+            for name, tensor in block.kept(part(before, letter), own).items()
         }
 
     def penalty(self, zero: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
 from sparing.nn.rotary import Rotary
+from sparing.nn.scroll import Scroll
 from sparing.nn.stacked import StackedLinear
 from sparing.nn.state import State
 from sparing.ops.window_attention import Edge, window_attention
@@ -45,23 +46,21 @@ class SpanHeads(nn.Module):
     def forward(
         self, hidden_BTD: Tensor, memory_BM2HK: Tensor, seen_B: Tensor, span_H: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What to add to the stream, and memory followed by this segment's own entries."""
+        """What to add to the stream, and this segment's own entries."""
         query_BTHK, fresh_BT2HK = self._projected(hidden_BTD, seen_B)
-        stored_BS2HK = _appended(memory_BM2HK, fresh_BT2HK)
         first_B = (memory_BM2HK.size(1) - seen_B).clamp(min=0)
         mixed_BTHK = window_attention(
-            query_BTHK, fresh_BT2HK, stored_BS2HK, Edge(span_H, first_B, self.ramp)
+            query_BTHK, fresh_BT2HK, memory_BM2HK, Edge(span_H, first_B, self.ramp)
         )
         if self.gate is not None:
             # Twice a half at first: a gate that has learnt nothing is open.
             open_BTH = 2 * torch.sigmoid(self.gate(_unit(hidden_BTD)))
             mixed_BTHK = mixed_BTHK * open_BTH[..., None]
-        delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
-        return delta_BTD, stored_BS2HK
+        return self.dropout(self.output(mixed_BTHK.flatten(2))), fresh_BT2HK.detach()
 
-    def stored(self, hidden_BTD: Tensor, memory_BM2HK: Tensor, seen_B: Tensor) -> Tensor:
-        """Memory followed by this segment's own entries, and nothing else done."""
-        return _appended(memory_BM2HK, self._projected(hidden_BTD, seen_B)[1])
+    def entries_of(self, hidden_BTD: Tensor, seen_B: Tensor) -> Tensor:
+        """The segment's own entries, and nothing else done."""
+        return self._projected(hidden_BTD, seen_B)[1]
 
     def _projected(self, hidden_BTD: Tensor, seen_B: Tensor) -> tuple[Tensor, Tensor]:
         three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
@@ -103,6 +102,7 @@ class SpanAttention(Block):
         first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
         # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
         self.log_span = nn.Parameter(torch.tensor(first, dtype=torch.float32))
+        self.scroll = Scroll()
         self.settle(first)
 
     def spans(self) -> Tensor:
@@ -117,26 +117,29 @@ class SpanAttention(Block):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Room for a window, of which nothing exists yet."""
-        shape = (batch, self.window, 2, self.attend.heads, self.attend.head_dim)
+        shape = (2, self.attend.heads, self.attend.head_dim)
+        longer = like.new_zeros(batch, self.window + 1, *shape, dtype=compute_dtype(like))
         return {
-            "entries": _cut(like.new_zeros(shape, dtype=compute_dtype(like)), self.window),
+            # With a gap between the lanes, as `Scroll` leaves it: compiled code may count on it.
+            "entries": longer[:, 1:],
             "seen": torch.zeros(batch, dtype=torch.int64, device=like.device),
         }
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
-        delta_BTD, stored = self.attend(hidden_BTD, state["entries"], state["seen"], self.spans())
-        return delta_BTD, {"entries": stored, "seen": state["seen"] + hidden_BTD.size(1)}
+        delta_BTD, fresh = self.attend(hidden_BTD, state["entries"], state["seen"], self.spans())
+        return delta_BTD, {"fresh": fresh, "seen": state["seen"] + hidden_BTD.size(1)}
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
         """Entries are projected and kept; nobody attends to them yet."""
-        stored = self.attend.stored(hidden_BTD, state["entries"], state["seen"])
-        return {"entries": stored, "seen": state["seen"] + hidden_BTD.size(1)}
+        fresh = self.attend.entries_of(hidden_BTD, state["seen"])
+        return {"fresh": fresh, "seen": state["seen"] + hidden_BTD.size(1)}
 
-    def kept(self, state: State) -> State:
+    def kept(self, before: State, after: State) -> State:
         """The newest entries, as far as the longest window reaches."""
-        return state | {"entries": _cut(state["entries"], self.window)}
+        entries = self.scroll.extended(before["entries"], after["fresh"], self.window)
+        return {"entries": entries, "seen": after["seen"]}
 
     def penalty(self, zero: Tensor) -> Tensor:
         """The mean span times its price."""
@@ -174,22 +177,6 @@ def settle(blocks: Iterable[nn.Module]) -> None:
         logarithms = torch.stack([block.log_span.detach() for block in spanned]).tolist()
         for block, known in zip(spanned, logarithms, strict=True):
             block.settle(known)
-
-
-def _appended(memory_BM2HK: Tensor, fresh_BT2HK: Tensor) -> Tensor:
-    return torch.cat([memory_BM2HK.to(fresh_BT2HK.dtype), fresh_BT2HK.detach()], dim=1)
-
-
-def _cut(stored_BS2HK: Tensor, window: int) -> Tensor:
-    """At most the last `window` entries, always as a part of something longer.
-
-    Compiled code may count on whether there are gaps between lanes, so there always are: cutting
-    a longer tensor leaves them, and one that is short enough, which is rare, is copied into one.
-    """
-    surplus = stored_BS2HK.size(1) - window
-    if surplus < 1:
-        surplus, stored_BS2HK = 1, F.pad(stored_BS2HK, (0, 0) * 3 + (1, 0))
-    return stored_BS2HK[:, surplus:]
 
 
 def _unit(vectors: Tensor) -> Tensor:

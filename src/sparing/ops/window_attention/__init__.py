@@ -17,17 +17,17 @@ WIDTHS = (16, 32, 64, 128, 256)
 
 
 def window_attention(
-    query_BTHK: Tensor, fresh_BT2HK: Tensor, stored_BS2HK: Tensor, edge: Edge
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
 ) -> Tensor:
     """softmax over distances x >= 0 of (q . k / sqrt(K) + log m(x)), times values: (B, T, H, K).
 
-    `stored` ends with a copy of `fresh`, the entries of the queries' own positions; what is before
-    it is memory and gets no gradient.
+    Keys and values are those of `memory`, which get no gradient, and behind them `fresh`, the
+    entries of the queries' own positions.
     """
     segment, width = query_BTHK.size(1), query_BTHK.size(3)
     if not (query_BTHK.is_cuda and segment >= SHORTEST and width in WIDTHS):
-        return sliced.window_attention(query_BTHK, fresh_BT2HK, stored_BS2HK, edge)
+        return sliced.window_attention(query_BTHK, fresh_BT2HK, memory_BM2HK, edge)
     # Triton is there where there is a GPU, and only there is it needed.
     from sparing.ops.window_attention.fused import window_attention as kernel
 
-    return kernel(query_BTHK, fresh_BT2HK, stored_BS2HK, edge)
+    return kernel(query_BTHK, fresh_BT2HK, memory_BM2HK, edge)

@@ -21,31 +21,37 @@ LOG2E = 1.4426950408889634
 
 
 def window_attention(
-    query_BTHK: Tensor, fresh_BT2HK: Tensor, stored_BS2HK: Tensor, edge: Edge
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
 ) -> Tensor:
     """See the package's docstring."""
-    query_BTHK = query_BTHK.to(stored_BS2HK.dtype).contiguous()
-    # The kernels know the strides of lanes and positions only.
-    if not stored_BS2HK[0, 0].is_contiguous():
-        stored_BS2HK = stored_BS2HK.contiguous()
+    fresh_BT2HK = fresh_BT2HK.contiguous()
+    query_BTHK = query_BTHK.to(fresh_BT2HK.dtype).contiguous()
+    memory_BM2HK = _readable(memory_BM2HK.to(fresh_BT2HK.dtype))
     span_H, first_B = edge.span_H.float(), edge.first_B.to(torch.int32)
-    mixed_BTHK: Tensor = _attend(query_BTHK, fresh_BT2HK, stored_BS2HK, span_H, first_B, edge.ramp)[
+    mixed_BTHK: Tensor = _attend(query_BTHK, fresh_BT2HK, memory_BM2HK, span_H, first_B, edge.ramp)[
         0
     ]
     return mixed_BTHK
 
 
+def _readable(memory_BM2HK: Tensor) -> Tensor:
+    """The kernels know the strides of lanes and positions only."""
+    heads, width = memory_BM2HK.shape[3:]
+    usual = (heads * width, width, 1)
+    return memory_BM2HK if memory_BM2HK.stride()[2:] == usual else memory_BM2HK.contiguous()
+
+
 @torch.library.custom_op("sparing::window_attention", mutates_args=())
 def _attend(
-    query: Tensor, fresh: Tensor, stored: Tensor, span: Tensor, first: Tensor, ramp: int
+    query: Tensor, fresh: Tensor, memory: Tensor, span: Tensor, first: Tensor, ramp: int
 ) -> tuple[Tensor, Tensor]:
-    """Output and the logarithm (base 2) of each softmax's sum; `fresh` only takes the gradient."""
+    """Output and the logarithm (base 2) of each softmax's sum."""
     batch, segment, heads, width = query.shape
     out = torch.empty_like(query)
     lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
     grid = (triton.cdiv(segment, FORWARD["ROWS"]), batch * heads)
     kernels.forward[grid](
-        query, stored, span, first, out, lse, *_sizes(query, stored), _scale(width),
+        query, memory, fresh, span, first, out, lse, *_sizes(query, memory), _scale(width),
         RAMP=ramp, HEADS=heads, WIDTH=width, **_tile(FORWARD, width),
     )  # fmt: skip
     return out, lse
@@ -53,7 +59,7 @@ def _attend(
 
 @_attend.register_fake
 def _(
-    query: Tensor, fresh: Tensor, stored: Tensor, span: Tensor, first: Tensor, ramp: int
+    query: Tensor, fresh: Tensor, memory: Tensor, span: Tensor, first: Tensor, ramp: int
 ) -> tuple[Tensor, Tensor]:
     batch, segment, heads, _ = query.shape
     lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
@@ -62,53 +68,47 @@ def _(
 
 @torch.library.custom_op("sparing::window_attention_backward", mutates_args=())
 def _attend_backward(
-    grad: Tensor, query: Tensor, stored: Tensor, span: Tensor, first: Tensor, out: Tensor,
-    lse: Tensor, ramp: int,
+    grad: Tensor, query: Tensor, fresh: Tensor, memory: Tensor, span: Tensor, first: Tensor,
+    out: Tensor, lse: Tensor, ramp: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of the query, of the fresh entries and of the spans."""
     batch, segment, heads, width = query.shape
     grad = grad.contiguous()
     delta = torch.empty_like(lse)
     d_query = torch.empty_like(query)
-    d_fresh = query.new_empty(batch, segment, 2, heads, width)
+    d_fresh = torch.empty_like(fresh)
     rows = triton.cdiv(segment, BACKWARD_QUERY["ROWS"])
     d_span = query.new_empty(batch, heads, rows, dtype=torch.float32)
-    shared = (query, stored, span, first, grad, lse, delta)
-    sizes = (*_sizes(query, stored), _scale(width))
+    common = (span, first, grad, lse, delta)
+    sizes = (*_sizes(query, memory), _scale(width))
     shape = {"RAMP": ramp, "HEADS": heads, "WIDTH": width}
     kernels.backward_query[(rows, batch * heads)](
-        *shared, out, d_query, d_span, *sizes, **shape, **_tile(BACKWARD_QUERY, width)
-    )
+        query, memory, fresh, *common, out, d_query, d_span, *sizes, **shape,
+        **_tile(BACKWARD_QUERY, width),
+    )  # fmt: skip
     columns = triton.cdiv(segment, BACKWARD_ENTRIES["COLUMNS"])
     kernels.backward_entries[(columns, batch * heads)](
-        *shared, d_fresh, *sizes, **shape, **_tile(BACKWARD_ENTRIES, width)
-    )
+        query, fresh, *common, d_fresh, segment, memory.size(1), _scale(width), **shape,
+        **_tile(BACKWARD_ENTRIES, width),
+    )  # fmt: skip
     return d_query, d_fresh, d_span.sum((0, 2))
 
 
 @_attend_backward.register_fake
 def _(
-    grad: Tensor, query: Tensor, stored: Tensor, span: Tensor, first: Tensor, out: Tensor,
-    lse: Tensor, ramp: int,
+    grad: Tensor, query: Tensor, fresh: Tensor, memory: Tensor, span: Tensor, first: Tensor,
+    out: Tensor, lse: Tensor, ramp: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    batch, segment, heads, width = query.shape
-    return (
-        torch.empty_like(query),
-        query.new_empty(batch, segment, 2, heads, width),
-        torch.empty_like(span),
-    )
+    return torch.empty_like(query), torch.empty_like(fresh), torch.empty_like(span)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, _, stored, span, first, ctx.ramp = inputs
-    ctx.save_for_backward(query, stored, span, first, *output)
+    *tensors, ctx.ramp = inputs
+    ctx.save_for_backward(*tensors, *output)
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    query, stored, span, first, out, lse = ctx.saved_tensors
-    d_query, d_fresh, d_span = _attend_backward(
-        grad, query, stored, span, first, out, lse, ctx.ramp
-    )
+    d_query, d_fresh, d_span = _attend_backward(grad, *ctx.saved_tensors, ctx.ramp)
     return d_query, d_fresh, None, d_span, None, None
 
 
@@ -124,6 +124,6 @@ def _scale(width: int) -> float:
     return LOG2E / math.sqrt(width)
 
 
-def _sizes(query: Tensor, stored: Tensor) -> tuple[int, int, int, int]:
-    """Queries, keys, and the stored entries' strides by lane and by position."""
-    return query.size(1), stored.size(1), stored.stride(0), stored.stride(1)
+def _sizes(query: Tensor, memory: Tensor) -> tuple[int, int, int, int]:
+    """Queries, entries of memory, and the strides of these by lane and by position."""
+    return query.size(1), memory.size(1), memory.stride(0), memory.stride(1)

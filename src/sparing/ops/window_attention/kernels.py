@@ -1,7 +1,8 @@
 """The kernels behind `fused`: one tile of queries, or of keys, for one head of one lane each.
 
 Tiles of keys out of a head's sight are never read, and those wholly inside its window skip the
-mask. Row i of the segment stands at position S - T + i among the S stored entries.
+mask. Memory (M entries) and the segment's own entries lie apart, and columns are counted in each by
+itself: row i of the segment stands at position M + i as seen from memory, and at i in the segment.
 """
 
 import triton
@@ -13,32 +14,32 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _window(
-    span, start, near, position_end, RAMP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    span, start, near, columns, RAMP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """Keys [low, end) of a tile of queries, of which [inner, outer) lie inside every window."""
     low = tl.maximum(start, near - (span + RAMP).to(tl.int32))
     low = tl.maximum(low, 0) // COLUMNS * COLUMNS
-    end = tl.minimum(near + ROWS, position_end)
+    end = tl.minimum(near + ROWS, columns)
     inner = tl.maximum(start, near + ROWS - 1 - span.to(tl.int32))
     inner = tl.maximum((inner + COLUMNS - 1) // COLUMNS * COLUMNS, low)
-    outer = (near + 1) // COLUMNS * COLUMNS
+    outer = tl.minimum(near + 1, columns) // COLUMNS * COLUMNS
     whole = outer > inner
     return low, tl.where(whole, inner, low), tl.where(whole, outer, low), end
 
 
 @triton.jit
-def _edge(position, column, span, start, position_end, RAMP: tl.constexpr):
+def _edge(position, column, span, start, columns, RAMP: tl.constexpr):
     """The raw ramp, and where there is something to see."""
     distance = position - column
     raw = (RAMP + span - distance.to(tl.float32)) / RAMP
-    seen = (distance >= 0) & (column >= start) & (column < position_end) & (raw > 0)
+    seen = (distance >= 0) & (column >= start) & (column < columns) & (raw > 0)
     return raw, seen
 
 
 @triton.jit
 def _sum_tiles(
     accumulated, largest, total, query, keys, values, stride_key, position, low, high, span, start,
-    position_end, scale,
+    columns, scale,
     MASKED: tl.constexpr, RAMP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles [low, high) to a running softmax."""
@@ -47,7 +48,7 @@ def _sum_tiles(
         column = begin + tl.arange(0, COLUMNS)
         offset = column[:, None] * stride_key + channel[None, :]
         if MASKED:
-            inside = (column < position_end)[:, None]
+            inside = (column < columns)[:, None]
             key = tl.load(keys + offset, mask=inside, other=0.0)
             value = tl.load(values + offset, mask=inside, other=0.0)
         else:
@@ -55,7 +56,7 @@ def _sum_tiles(
             value = tl.load(values + offset)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         if MASKED:
-            raw, seen = _edge(position[:, None], column[None, :], span, start, position_end, RAMP)
+            raw, seen = _edge(position[:, None], column[None, :], span, start, columns, RAMP)
             score = tl.where(seen, score, float("-inf"))
         above = tl.maximum(largest, tl.max(score, 1))
         safe = tl.where(above == float("-inf"), 0.0, above)
@@ -72,8 +73,27 @@ def _sum_tiles(
 
 
 @triton.jit
+def _sum_source(
+    accumulated, largest, total, query, keys, values, stride_key, position, near, span, start,
+    columns, scale,
+    RAMP: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Add what a tile of queries sees of memory, or of its own segment."""
+    low, inner, outer, end = _window(span, start, near, columns, RAMP, ROWS, COLUMNS)
+    accumulated, largest, total = _sum_tiles(
+        accumulated, largest, total, query, keys, values, stride_key, position, low, inner, span,
+        start, columns, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    accumulated, largest, total = _sum_tiles(
+        accumulated, largest, total, query, keys, values, stride_key, position, inner, outer, span,
+        start, columns, scale, False, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    return _sum_tiles(
+        accumulated, largest, total, query, keys, values, stride_key, position, outer, end, span,
+        start, columns, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+
+
+@triton.jit
 def forward(
-    query_at, stored_at, span_at, first_at, out_at, lse_at, segment, entries, stride_lane,
+    query_at, memory_at, fresh_at, span_at, first_at, out_at, lse_at, segment, memory, stride_lane,
     stride_key, scale,
     RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -83,25 +103,20 @@ def forward(
     lane, head = (lane_head // HEADS).to(tl.int64), lane_head % HEADS
     span, start = tl.load(span_at + head), tl.load(first_at + lane)
     row, channel = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    own = entries - segment
-    position, near = own + row, own + tile * ROWS
     offset = ((lane * segment + row[:, None]) * HEADS + head) * WIDTH + channel[None, :]
     query = tl.load(query_at + offset, mask=(row < segment)[:, None], other=0.0)
-    keys = stored_at + lane * stride_lane + head * WIDTH
-    values = keys + HEADS * WIDTH
     accumulated = tl.zeros([ROWS, WIDTH], tl.float32)
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    low, inner, outer, end = _window(span, start, near, entries, RAMP, ROWS, COLUMNS)
-    accumulated, largest, total = _sum_tiles(
-        accumulated, largest, total, query, keys, values, stride_key, position, low, inner, span,
-        start, entries, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
-    accumulated, largest, total = _sum_tiles(
-        accumulated, largest, total, query, keys, values, stride_key, position, inner, outer, span,
-        start, entries, scale, False, RAMP, WIDTH, COLUMNS)  # fmt: skip
-    accumulated, largest, total = _sum_tiles(
-        accumulated, largest, total, query, keys, values, stride_key, position, outer, end, span,
-        start, entries, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    old = memory_at + lane * stride_lane + head * WIDTH
+    accumulated, largest, total = _sum_source(
+        accumulated, largest, total, query, old, old + HEADS * WIDTH, stride_key, memory + row,
+        memory + tile * ROWS, span, start, memory, scale, RAMP, WIDTH, ROWS, COLUMNS)  # fmt: skip
+    own = fresh_at + (lane * segment * 2 * HEADS + head) * WIDTH
+    accumulated, largest, total = _sum_source(
+        accumulated, largest, total, query, own, own + HEADS * WIDTH, 2 * HEADS * WIDTH, row,
+        tile * ROWS, span, tl.maximum(start - memory, 0), segment, scale, RAMP, WIDTH, ROWS,
+        COLUMNS)  # fmt: skip
     total = tl.where(total == 0, 1.0, total)
     tl.store(
         out_at + offset,
@@ -114,7 +129,7 @@ def forward(
 @triton.jit
 def _query_tiles(
     d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, low, high, span,
-    start, position_end, scale,
+    start, columns, scale,
     MASKED: tl.constexpr, RAMP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     channel = tl.arange(0, WIDTH)
@@ -122,7 +137,7 @@ def _query_tiles(
         column = begin + tl.arange(0, COLUMNS)
         offset = column[:, None] * stride_key + channel[None, :]
         if MASKED:
-            inside = (column < position_end)[:, None]
+            inside = (column < columns)[:, None]
             key = tl.load(keys + offset, mask=inside, other=0.0)
             value = tl.load(values + offset, mask=inside, other=0.0)
         else:
@@ -131,7 +146,7 @@ def _query_tiles(
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         change = tl.dot(grad, tl.trans(value), input_precision="ieee") - delta[:, None]
         if MASKED:
-            raw, seen = _edge(position[:, None], column[None, :], span, start, position_end, RAMP)
+            raw, seen = _edge(position[:, None], column[None, :], span, start, columns, RAMP)
             bare = tl.where(seen, tl.exp2(score - lse[:, None]), 0.0)
             d_span += tl.sum(tl.where(raw <= 1, bare * change, 0.0), 1)
             weight = bare * tl.minimum(raw, 1.0)
@@ -143,9 +158,28 @@ def _query_tiles(
 
 
 @triton.jit
+def _query_source(
+    d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, near, span, start,
+    columns, scale,
+    RAMP: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """As `_sum_source`, on the way back."""
+    low, inner, outer, end = _window(span, start, near, columns, RAMP, ROWS, COLUMNS)
+    d_query, d_span = _query_tiles(
+        d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, low, inner,
+        span, start, columns, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    d_query, d_span = _query_tiles(
+        d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, inner, outer,
+        span, start, columns, scale, False, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    return _query_tiles(
+        d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, outer, end,
+        span, start, columns, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+
+
+@triton.jit
 def backward_query(
-    query_at, stored_at, span_at, first_at, grad_at, lse_at, delta_at, out_at, d_query_at,
-    d_span_at, segment, entries, stride_lane, stride_key, scale,
+    query_at, memory_at, fresh_at, span_at, first_at, grad_at, lse_at, delta_at, out_at, d_query_at,
+    d_span_at, segment, memory, stride_lane, stride_key, scale,
     RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -153,8 +187,6 @@ def backward_query(
     lane, head = (lane_head // HEADS).to(tl.int64), lane_head % HEADS
     span, start = tl.load(span_at + head), tl.load(first_at + lane)
     row, channel = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    own = entries - segment
-    position, near = own + row, own + tile * ROWS
     there = row < segment
     offset = ((lane * segment + row[:, None]) * HEADS + head) * WIDTH + channel[None, :]
     query = tl.load(query_at + offset, mask=there[:, None], other=0.0)
@@ -164,20 +196,18 @@ def backward_query(
     # Each softmax's own share of the gradient; the keys' kernel, which runs next, reads it.
     delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
     tl.store(delta_at + lane_head * segment + row, delta, mask=there)
-    keys = stored_at + lane * stride_lane + head * WIDTH
-    values = keys + HEADS * WIDTH
     d_query = tl.zeros([ROWS, WIDTH], tl.float32)
     d_span = tl.zeros([ROWS], tl.float32)
-    low, inner, outer, end = _window(span, start, near, entries, RAMP, ROWS, COLUMNS)
-    d_query, d_span = _query_tiles(
-        d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, low, inner,
-        span, start, entries, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
-    d_query, d_span = _query_tiles(
-        d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, inner, outer,
-        span, start, entries, scale, False, RAMP, WIDTH, COLUMNS)  # fmt: skip
-    d_query, d_span = _query_tiles(
-        d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, outer, end,
-        span, start, entries, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    old = memory_at + lane * stride_lane + head * WIDTH
+    d_query, d_span = _query_source(
+        d_query, d_span, query, old, old + HEADS * WIDTH, stride_key, grad, lse, delta,
+        memory + row, memory + tile * ROWS, span, start, memory, scale, RAMP, WIDTH, ROWS,
+        COLUMNS)  # fmt: skip
+    own = fresh_at + (lane * segment * 2 * HEADS + head) * WIDTH
+    d_query, d_span = _query_source(
+        d_query, d_span, query, own, own + HEADS * WIDTH, 2 * HEADS * WIDTH, grad, lse, delta, row,
+        tile * ROWS, span, tl.maximum(start - memory, 0), segment, scale, RAMP, WIDTH, ROWS,
+        COLUMNS)  # fmt: skip
     d_query = d_query * (scale * LN2)
     tl.store(d_query_at + offset, d_query.to(query.dtype), mask=there[:, None])
     d_span = tl.where(there, d_span, 0.0)
@@ -186,8 +216,8 @@ def backward_query(
 
 @triton.jit
 def _entry_tiles(
-    d_key, d_value, key, value, queries, grads, lse_at, delta_at, own, column, low, high, span,
-    start, segment, entries, scale,
+    d_key, d_value, key, value, queries, grads, lse_at, delta_at, column, low, high, span, start,
+    segment, scale,
     MASKED: tl.constexpr, RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -204,8 +234,7 @@ def _entry_tiles(
         score = tl.dot(key, tl.trans(query), input_precision="ieee") * scale
         weight = tl.exp2(score - lse[None, :])
         if MASKED:
-            position = own + row
-            raw, seen = _edge(position[None, :], column[:, None], span, start, entries, RAMP)
+            raw, seen = _edge(row[None, :], column[:, None], span, start, segment, RAMP)
             weight = tl.where(seen & there[None, :], weight * tl.minimum(raw, 1.0), 0.0)
         d_value = tl.dot(weight.to(grad.dtype), grad, d_value, input_precision="ieee")
         change = tl.dot(value, tl.trans(grad), input_precision="ieee") - delta[None, :]
@@ -216,21 +245,19 @@ def _entry_tiles(
 
 @triton.jit
 def backward_entries(
-    query_at, stored_at, span_at, first_at, grad_at, lse_at, delta_at, d_fresh_at, segment, entries,
-    stride_lane, stride_key, scale,
+    query_at, fresh_at, span_at, first_at, grad_at, lse_at, delta_at, d_fresh_at, segment, memory,
+    scale,
     RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     tile, lane_head = tl.program_id(0), tl.program_id(1)
     lane, head = (lane_head // HEADS).to(tl.int64), lane_head % HEADS
-    span, start = tl.load(span_at + head), tl.load(first_at + lane)
-    own = entries - segment
-    fresh, channel = tile * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
-    column, there = own + fresh, fresh < segment
-    keys = stored_at + lane * stride_lane + head * WIDTH
-    offset = column[:, None] * stride_key + channel[None, :]
-    key = tl.load(keys + offset, mask=there[:, None], other=0.0)
-    value = tl.load(keys + HEADS * WIDTH + offset, mask=there[:, None], other=0.0)
+    span, start = tl.load(span_at + head), tl.maximum(tl.load(first_at + lane) - memory, 0)
+    column, channel = tile * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
+    there = column < segment
+    place = ((lane * segment + column[:, None]) * 2 * HEADS + head) * WIDTH + channel[None, :]
+    key = tl.load(fresh_at + place, mask=there[:, None], other=0.0)
+    value = tl.load(fresh_at + place + HEADS * WIDTH, mask=there[:, None], other=0.0)
     queries = query_at + (lane * segment * HEADS + head) * WIDTH
     grads = grad_at + (lane * segment * HEADS + head) * WIDTH
     lse_at += lane_head * segment
@@ -245,15 +272,14 @@ def backward_entries(
     whole = outer > inner
     inner, outer = tl.where(whole, inner, low), tl.where(whole, outer, low)
     d_key, d_value = _entry_tiles(
-        d_key, d_value, key, value, queries, grads, lse_at, delta_at, own, column, low, inner, span,
-        start, segment, entries, scale, True, RAMP, HEADS, WIDTH, ROWS)  # fmt: skip
+        d_key, d_value, key, value, queries, grads, lse_at, delta_at, column, low, inner, span,
+        start, segment, scale, True, RAMP, HEADS, WIDTH, ROWS)  # fmt: skip
     d_key, d_value = _entry_tiles(
-        d_key, d_value, key, value, queries, grads, lse_at, delta_at, own, column, inner, outer,
-        span, start, segment, entries, scale, False, RAMP, HEADS, WIDTH, ROWS)  # fmt: skip
+        d_key, d_value, key, value, queries, grads, lse_at, delta_at, column, inner, outer, span,
+        start, segment, scale, False, RAMP, HEADS, WIDTH, ROWS)  # fmt: skip
     d_key, d_value = _entry_tiles(
-        d_key, d_value, key, value, queries, grads, lse_at, delta_at, own, column, outer, end, span,
-        start, segment, entries, scale, True, RAMP, HEADS, WIDTH, ROWS)  # fmt: skip
+        d_key, d_value, key, value, queries, grads, lse_at, delta_at, column, outer, end, span,
+        start, segment, scale, True, RAMP, HEADS, WIDTH, ROWS)  # fmt: skip
     d_key = d_key * (scale * LN2)
-    place = ((lane * segment + fresh[:, None]) * 2 * HEADS + head) * WIDTH + channel[None, :]
     tl.store(d_fresh_at + place, d_key.to(key.dtype), mask=there[:, None])
     tl.store(d_fresh_at + place + HEADS * WIDTH, d_value.to(key.dtype), mask=there[:, None])

@@ -9,16 +9,14 @@ from sparing.ops.window_attention.edge import Edge, mask
 
 
 def window_attention(
-    query_BTHK: Tensor, fresh_BT2HK: Tensor, stored_BS2HK: Tensor, edge: Edge
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
 ) -> Tensor:
     """See the package's docstring."""
-    segment, keys = query_BTHK.size(1), stored_BS2HK.size(1)
-    memory_BM2HK = stored_BS2HK[:, : keys - segment].detach()
-    entries_BS2HK = torch.cat([memory_BM2HK, fresh_BT2HK.to(stored_BS2HK.dtype)], dim=1)
+    entries_BS2HK = torch.cat([memory_BM2HK.detach().to(fresh_BT2HK.dtype), fresh_BT2HK], dim=1)
     keys_BSHK, values_BSHK = entries_BS2HK.unbind(2)
     scores_BHTS = torch.einsum("bthk,bshk->bhts", query_BTHK, keys_BSHK)
     scores_BHTS = scores_BHTS / math.sqrt(query_BTHK.size(-1))
-    weights_BHTS = edged_softmax(scores_BHTS, mask(edge, segment, keys))
+    weights_BHTS = edged_softmax(scores_BHTS, mask(edge, query_BTHK.size(1), keys_BSHK.size(1)))
     return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
 
 

@@ -1,0 +1,62 @@
+"""Memories that grow at their end without being copied at every step.
+
+Axes: B batch, M memory, T segment; what an entry looks like does not matter.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Sheet(NamedTuple):
+    """Where the last entries were written."""
+
+    handed_BM: Tensor
+    """The part that was handed out last."""
+    paper_BC: Tensor
+    end: int
+
+
+class Scroll:
+    """Writes new entries behind old ones, into room left for them.
+
+    Only behind the part that was handed out last: whoever goes on from another gets a copy. So
+    nothing that was handed out ever changes, and a state may be gone on from as often as one likes.
+    """
+
+    def __init__(self) -> None:
+        # At most one, in a list: of several threads only one can take it.
+        self._sheets: list[Sheet] = []
+
+    def extended(self, memory_BM: Tensor, fresh_BT: Tensor, window: int) -> Tensor:
+        """At most the last `window` entries of `memory` with `fresh` behind it."""
+        size, length = memory_BM.size(1), fresh_BT.size(1)
+        sheet = self._taken(memory_BM)
+        if sheet is None or sheet.end + length > sheet.paper_BC.size(1):
+            sheet = _copied(memory_BM[:, max(0, size + length - window) :], fresh_BT, window)
+        paper_BC, end = sheet.paper_BC, sheet.end + length
+        # Past autograd, which takes any change of this tensor for one of what was handed out of it.
+        paper_BC.data[:, sheet.end : end] = fresh_BT.data
+        # Nothing older than `memory`, though it may be there: a resumed run would not have it.
+        handed_BM = paper_BC[:, end - min(window, size + length) : end]
+        self._sheets = [Sheet(handed_BM, paper_BC, end)]
+        return handed_BM
+
+    def _taken(self, memory_BM: Tensor) -> Sheet | None:
+        try:
+            sheet = self._sheets.pop()
+        except IndexError:
+            return None
+        return sheet if sheet.handed_BM is memory_BM else None
+
+
+def _copied(kept_BM: Tensor, fresh_BT: Tensor, window: int) -> Sheet:
+    """A sheet with `kept`, and room behind it for `fresh` and about as much as a window.
+
+    The first place stays empty: compiled code takes it for a rule if a memory begins there.
+    """
+    end, length = 1 + kept_BM.size(1), fresh_BT.size(1)
+    size = end + length + max(window, 2 * length)
+    paper_BC = fresh_BT.new_empty(fresh_BT.size(0), size, *fresh_BT.shape[2:])
+    paper_BC[:, 1:end] = kept_BM
+    return Sheet(paper_BC, paper_BC, end)

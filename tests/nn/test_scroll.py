@@ -1,0 +1,67 @@
+"""Memories that grow at their end."""
+
+import copy
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparing.nn.scroll import Scroll
+
+
+def counted(start: int, length: int) -> torch.Tensor:
+    """Two lanes of numbered entries, one vector of three each."""
+    number = torch.arange(start, start + length, dtype=torch.float32)
+    return torch.stack([number, number + 1000])[..., None].expand(2, length, 3).clone()
+
+
+@given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12), st.integers(1, 12))
+def test_it_holds_what_copying_would(lengths: list[int], first: int, window: int) -> None:
+    scroll, plain = Scroll(), counted(0, first)
+    memory, end, handed = plain, first, []
+    for number, length in enumerate(lengths):
+        # Windows change as spans do.
+        wanted = window + number % 3
+        fresh = counted(end, length)
+        memory, end = scroll.extended(memory, fresh, wanted), end + length
+        plain = torch.cat([plain, fresh], dim=1)[:, -wanted:]
+        handed.append((memory, plain))
+    for found, right in handed:
+        assert torch.equal(found, right)
+
+
+def test_little_is_copied() -> None:
+    scroll, memory, places = Scroll(), counted(0, 100), set()
+    for step in range(300):
+        memory = scroll.extended(memory, counted(100 + step, 1), 100)
+        places.add(memory.untyped_storage().data_ptr())
+    assert len(places) <= 4
+
+
+def test_an_old_state_can_be_gone_on_from_again() -> None:
+    scroll = Scroll()
+    common = scroll.extended(counted(0, 4), counted(4, 2), 5)
+    one = scroll.extended(common, counted(6, 2), 5)
+    other = scroll.extended(common, counted(60, 2), 5)
+    further = scroll.extended(one, counted(8, 1), 5)
+    assert one[0, :, 0].tolist() == [3, 4, 5, 6, 7]
+    assert other[0, :, 0].tolist() == [3, 4, 5, 60, 61]
+    assert further[0, :, 0].tolist() == [4, 5, 6, 7, 8]
+
+
+def test_what_is_written_behind_does_not_disturb_a_graph_that_read_before() -> None:
+    scroll, weight = Scroll(), torch.ones(3, requires_grad=True)
+    memory = scroll.extended(counted(0, 4), counted(4, 2), 5)
+    loss = (memory * weight).square().sum()
+    scroll.extended(memory, counted(6, 2), 5)
+    loss.backward()
+    assert torch.equal(weight.grad, 2 * memory.square().sum((0, 1)))
+
+
+def test_a_copied_model_writes_on_a_scroll_of_its_own() -> None:
+    scroll = Scroll()
+    memory = scroll.extended(counted(0, 4), counted(4, 2), 5)
+    twin = copy.deepcopy(scroll)
+    mine, its = (each.extended(memory, counted(at, 1), 5) for each, at in ((scroll, 6), (twin, 70)))
+    assert mine[0, -1, 0] == 6
+    assert its[0, -1, 0] == 70
