@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,19 +20,16 @@ from sparing.cli.options import (
     refuse_strays,
     show,
 )
-from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
-from sparing.device import Hardware, Precision
+from sparing.device import Precision
 from sparing.errors import UserError
-from sparing.evaluate.cache import CacheConfig, cached
+from sparing.evaluate.cache import CacheConfig
 from sparing.evaluate.context import context_curve
-from sparing.evaluate.dynamic import DynamicConfig, Rule, dynamic
-from sparing.evaluate.loss import Evaluation, carried, windowed
+from sparing.evaluate.dynamic import DynamicConfig, Rule
 from sparing.launch import launch
-from sparing.models.api import LanguageModel
-from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
-from sparing.train.distributed import Joining, Ranks, together
+from sparing.runs.folder import open_run, prepare_for_run
+from sparing.runs.measure import Case, Reading, has_memory, measure
+from sparing.train.distributed import Joining, together
 
 NEEDS = {
     "--stride": ("--window",),
@@ -141,108 +138,12 @@ def evaluate(
         how = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
         how = how if segment is None else replace(how, segment=segment)
     with together(launch(), case.hardware.device, Joining()) as ranks:
-        found, report = _measured(replace(case, ranks=ranks), reading, how)
+        found, report = measure(replace(case, ranks=ranks), reading, how)
     if launch().rank:
         return
     if size is None and not settings:
         folder.note_results(found)
     show(report, as_json=as_json)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """What is measured: a run, perhaps under other settings, and a text."""
-
-    folder: RunFolder
-    run: RunConfig
-    hardware: Hardware
-    checkpoint: str | None
-    tokens: Tokens
-    split: str
-    protocol: str
-    size: int | None
-    ranks: Ranks = field(default_factory=Ranks)
-
-    def text(self) -> Split:
-        """The text to score."""
-        return self._read(self.split, self.size)
-
-    def train(self) -> Split:
-        """The text the run was trained on."""
-        return self._read("train", None)
-
-    def _read(self, name: str, size: int | None) -> Split:
-        split, vocab = self.tokens.split(name), self.tokens.vocab
-        if size is not None:
-            split = first_bytes(split, size, vocab)
-        return without_newlines(split, vocab) if self.protocol == "no-newlines" else split
-
-    def model(self) -> LanguageModel:
-        """The trained weights under the case's settings."""
-        return load_model(self.folder, self.hardware, self.checkpoint, self.run)
-
-    def apart(self) -> list[str]:
-        """What tells the case from the usual one: another checkpoint, another precision."""
-        name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
-        known = (self.folder.path / "provenance.json").exists()
-        precision = self.hardware.precision
-        trained_in = self.folder.read("provenance").get("precision") if known else None
-        words = [] if name == usual else [name]
-        return words + ([] if precision == (trained_in or precision) else [precision])
-
-    def entry(self, found: Evaluation) -> dict[str, Any]:
-        """Figures, with what they are figures of."""
-        name = self.folder.checkpoint(self.checkpoint)
-        return {
-            "split": self.split,
-            **found.to_json(),
-            "precision": self.hardware.precision,
-            "checkpoint": name,
-            "step": self.folder.step(name),
-        }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """How the text is read, besides `evaluate.batch` and `evaluate.segment`."""
-
-    protocol: str
-    window: int | None = None
-    """Length of fresh windows; none: carried streams."""
-    stride: int | None = None
-    """Tokens scored per window; none: half of it."""
-    cache: CacheConfig | None = None
-
-    def answer(self, case: Case, model: LanguageModel) -> Evaluation:
-        """Score the case's text."""
-        text, hardware, e = case.text(), case.hardware, case.run.evaluate
-        watched = case.ranks.rank == 0
-        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": watched}
-        dealt = {**common, "ranks": case.ranks}
-        if self.window is not None:
-            stride = self._stride(self.window)
-            return windowed(model, text, hardware, window=self.window, stride=stride, **dealt)
-        if self.cache is not None:
-            return cached(model, text, hardware, self.cache, segment=e.segment, **common)
-        return carried(model, text, hardware, segment=e.segment, **dealt)
-
-    def label(self, case: Case) -> str:
-        """The name of the figures in results.json; what is usual goes unsaid."""
-        if self.window is not None:
-            pace = f"window {self.window} stride {self._stride(self.window)}"
-            return _joined(case.split, self.protocol, pace, *case.apart())
-        now, stored = case.run.evaluate, case.folder.config().evaluate
-        words = [
-            f"{name} {value}"
-            for name in ("batch", "segment")
-            if (value := getattr(now, name)) != getattr(stored, name)
-        ]
-        if (c := self.cache) is not None:
-            words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
-        return _joined(case.split, self.protocol, *words, *case.apart())
-
-    def _stride(self, window: int) -> int:
-        return max(1, window // 2) if self.stride is None else self.stride
 
 
 def _refuse_contradictions(options: Set[str], settings: Sequence[str]) -> None:
@@ -271,73 +172,6 @@ def _changed(
     return run
 
 
-def _measured(
-    case: Case, reading: Reading, how: DynamicConfig | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Entries for results.json, and the report to print."""
-    model = case.model()
-    report = case.entry(reading.answer(case, model))
-    found = {reading.label(case): report}
-    if how is None:
-        return found, report
-    moved = dynamic(
-        model,
-        case.text(),
-        case.hardware,
-        how,
-        train=case.train(),
-        protocol=reading.protocol,
-        progress=True,
-    )
-    pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
-    label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.apart())
-    found[label] = case.entry(moved)
-    return found, report | {"dynamic": moved.to_json()}
-
-
-def _joined(split: str, protocol: str, *words: str) -> str:
-    return ", ".join([split, *([] if protocol == "bytes" else [protocol]), *words])
-
-
-def _has_memory(run: RunConfig) -> bool:
-    """Whether the setting changes what is carried; a stack has it even without such branches."""
-    if not hasattr(run.model, "memory"):
-        return False
-    sizes = [
-        build_model(with_settings(run, [f"model.memory={length}"]), "meta").state_numbers()
-        for length in (1, 2)
-    ]
-    return sizes[0] != sizes[1]
-
-
-def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: bool) -> None:
-    if not _has_memory(case.run):
-        raise UserError(f"this {case.run.family} has no memory whose length could be varied")
-    rows = []
-    for length in lengths:
-        # A segment sees itself whole: up to its length, all lengths of memory would be one.
-        usual = case.run.evaluate.segment
-        segment = min(usual, max(1, length // 2)) if length else usual
-        changed = [f"model.memory={length}", f"evaluate.segment={segment}"]
-        now = replace(case, run=with_settings(case.run, changed))
-        result = reading.answer(now, now.model())
-        rows.append({"memory": length, "segment": segment, **result.to_json()})
-        if not as_json:
-            typer.echo(
-                f"memory {length:>6,}  segment {segment:>5,}"
-                f"  {result.bits_per_byte:.4f} bits per byte  {result.elapsed_s:.1f} s"
-            )
-    if as_json:
-        typer.echo(json.dumps({"memory": rows}))
-
-
-def _lengths(memory: str) -> list[int]:
-    try:
-        return [int(word) for word in memory.split(",")]
-    except ValueError:
-        raise UserError(f"--memory takes numbers such as 0,1000,5000, not {memory!r}") from None
-
-
 def _context(case: Case, length: int) -> dict[str, Any]:
     e = case.run.evaluate
     points = context_curve(
@@ -356,3 +190,28 @@ def _context(case: Case, length: int) -> dict[str, Any]:
         }
         for point in points
     }
+
+
+def _lengths(memory: str) -> list[int]:
+    try:
+        return [int(word) for word in memory.split(",")]
+    except ValueError:
+        raise UserError(f"--memory takes numbers such as 0,1000,5000, not {memory!r}") from None
+
+
+def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: bool) -> None:
+    if not has_memory(case.run):
+        raise UserError(f"this {case.run.family} has no memory whose length could be varied")
+    rows = []
+    for length in lengths:
+        now = case.remembering(length)
+        segment = now.run.evaluate.segment
+        result = reading.answer(now, now.model())
+        rows.append({"memory": length, "segment": segment, **result.to_json()})
+        if not as_json:
+            typer.echo(
+                f"memory {length:>6,}  segment {segment:>5,}"
+                f"  {result.bits_per_byte:.4f} bits per byte  {result.elapsed_s:.1f} s"
+            )
+    if as_json:
+        typer.echo(json.dumps({"memory": rows}))

@@ -4,11 +4,21 @@ from contextlib import nullcontext
 
 import torch
 
-from sparing.device import Hardware
+from sparing.data.stream import Cursor, Stream, StreamConfig
+from sparing.data.tokens import Tokens
+from sparing.device import Hardware, seed_everything
 from sparing.errors import UserError
+from sparing.launch import launch
 from sparing.models import FAMILIES
-from sparing.models.api import LanguageModel
+from sparing.models.api import LanguageModel, State
 from sparing.runs.config import RunConfig
+from sparing.train.distributed import Loss, Ranks
+from sparing.train.optim import build_optimizer
+from sparing.train.scale import LossScale
+from sparing.train.training import Training
+
+RANK_STRIDE = 1_000_003
+"""Between the seeds of two ranks' dropout."""
 
 
 def build_model(run: RunConfig, device: torch.device | str = "cpu") -> LanguageModel:
@@ -35,3 +45,57 @@ def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> 
         torch._dynamo.config.recompile_limit = 64
         model.compile_parts()
     return model
+
+
+def build_training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) -> Training:
+    """A training before its first step; ranks share weights, and have lanes and dropout apart."""
+    seed_everything(run.train.seed)
+    model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
+    # The same weights everywhere, but not the same dropout.
+    if ranks.rank:
+        seed_everything((run.train.seed + RANK_STRIDE * ranks.rank) % (1 << 63))
+    split, loss = tokens.split("train"), ranks.wrapped(Loss(model))
+    training = Training(
+        model=model,
+        loss=loss,
+        optimizer=build_optimizer(model, run.optim),
+        stream=build_stream(
+            tokens,
+            stream_config(run, filled=run.train.compiled and hardware.device.type == "cuda"),
+            ranks,
+        ),
+        hardware=hardware,
+        scale=LossScale.for_precision(hardware.precision),
+        state=State(),
+        clip=run.optim.clip,
+        bytes_per_token=split.size_bytes / len(split.ids),
+        ranks=ranks,
+        launched=launch().id is not None,
+    )
+    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
+    return training
+
+
+def stream_config(run: RunConfig, *, filled: bool = False) -> StreamConfig:
+    """How a run's text is cut into lanes and segments."""
+    t = run.train
+    return StreamConfig(
+        batch=t.batch,
+        segment=t.segment,
+        randomised=t.randomised,
+        length_std=t.length_std,
+        halved=t.halved,
+        longest=t.longest,
+        seed=t.seed,
+        filled=filled,
+    )
+
+
+def build_stream(
+    tokens: Tokens, cutting: StreamConfig, ranks: Ranks, cursor: Cursor | None = None
+) -> Stream:
+    """A rank's lanes of the text to train on, from `cursor` on."""
+    stream = Stream(tokens.split("train"), cutting, ranks.lanes(cutting.batch), cursor or Cursor())
+    # Too small a text is refused here, before anything is written.
+    stream.segments()
+    return stream

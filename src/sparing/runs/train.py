@@ -2,36 +2,26 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparing import device
-from sparing.config import differences
 from sparing.data.fetch import home
-from sparing.data.stream import Cursor, Stream, StreamConfig
-from sparing.data.tokens import Tokens, first_bytes, prepare
+from sparing.data.tokens import Tokens, prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.loss import carried
 from sparing.files import locked
 from sparing.launch import launch
 from sparing.models import FAMILIES
-from sparing.models.api import LanguageModel, State
-from sparing.runs.build import build_model, prepare_for
-from sparing.runs.config import RunConfig, for_vocab, from_json, to_json
+from sparing.runs.build import build_model, build_stream, build_training, stream_config
+from sparing.runs.config import RunConfig, for_vocab, to_json
+from sparing.runs.desk import build_desk
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
+from sparing.runs.resume import resume
 from sparing.train import checkpoint, journal
-from sparing.train.capture import capture, handed_out, restore, resumable, second_pass
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.clock import Clock
-from sparing.train.distributed import Joining, Loss, Ranks, together
-from sparing.train.journal import Journal, Silence
-from sparing.train.loop import fit, spent
-from sparing.train.optim import build_optimizer
-from sparing.train.progress import Bar
-from sparing.train.scale import LossScale
+from sparing.train.distributed import Joining, Ranks, together
+from sparing.train.loop import fit
 from sparing.train.training import Desk, Training
 
 
@@ -55,10 +45,6 @@ class TrainOptions:
     """Whether a launcher started the processes anew and `resume` was not asked for."""
 
 
-RANK_STRIDE = 1_000_003
-"""Between the seeds of two ranks' dropout."""
-
-
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train into `path`; returns 0, or the number of the signal that ended it early."""
     refuse_unfit(run)
@@ -74,7 +60,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     with together(launch(), hardware.device, _joining(run, options)) as ranks:
         # From here on rank 0 may change the folder that all have looked at.
         ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
-        training = _training(run, tokens, hardware, ranks)
+        training = build_training(run, tokens, hardware, ranks)
         training.head_start_s = options.head_start_s
         return _within(run, path, training, tokens, options)
 
@@ -83,7 +69,7 @@ def refuse_unfit(run: RunConfig) -> None:
     """What several processes, or a batch in small pieces, cannot train; said before any work."""
     if launch().size > 1 and FAMILIES[run.family].model.alone:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
-    if _apart(run) and run.train.batch < 2 * run.train.batch_split:
+    if build_model(run, "meta").apart and run.train.batch < 2 * run.train.batch_split:
         raise UserError(
             "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
             "lower train.batch_split"
@@ -94,11 +80,25 @@ def rehearse(run: RunConfig, tokens: Tokens) -> None:
     """Refuse what one process could not train on this text, without training it."""
     run = for_vocab(run, tokens.vocab.size)
     refuse_unfit(run)
-    _stream(tokens, _cutting(run), Ranks())
+    build_stream(tokens, stream_config(run), Ranks())
 
 
-def _apart(run: RunConfig) -> bool:
-    return build_model(run, "meta").apart
+def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
+    # Of the processes of a machine the first prepares the text, and the others find it.
+    turn = home() / "downloads" / ".locks" / "tokens"
+    with locked(turn, wait=True) if launch().size > 1 else nullcontext():
+        if not options.resume:
+            return prepare(run.data, options.source, progress=options.progress)
+        return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
+
+
+def _joining(run: RunConfig, options: TrainOptions) -> Joining:
+    size, batch = launch().size, run.train.batch
+    if batch % size:
+        raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
+    return Joining(
+        timeout_s=options.timeout_s, reduction=run.train.reduction, sharded=options.sharded
+    )
 
 
 def _facts(
@@ -115,15 +115,6 @@ def _facts(
     }
 
 
-def _joining(run: RunConfig, options: TrainOptions) -> Joining:
-    size, batch = launch().size, run.train.batch
-    if batch % size:
-        raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
-    return Joining(
-        timeout_s=options.timeout_s, reduction=run.train.reduction, sharded=options.sharded
-    )
-
-
 def _within(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> int:
@@ -135,7 +126,7 @@ def _within(
         if leading and is_run(path) and not options.resume:
             raise UserError(f"{path} was made a run by another process just now")
         folder = _start(run, path, training, tokens, options)
-        desk = _desk(run, folder, tokens, training, options)
+        desk = build_desk(run, folder, tokens, training, progress=options.progress)
         desk.bar.say(f"run {path}")
         _tell_of_restart(desk, training, options)
         try:
@@ -150,6 +141,19 @@ def _within(
     return signal
 
 
+def _start(
+    run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
+) -> RunFolder:
+    """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
+    folder = RunFolder(path)
+    if options.resume:
+        resume(run, folder, training, tokens, name=options.checkpoint)
+    elif training.ranks.rank == 0:
+        record = provenance(training.hardware, run.train.seed)
+        create(path, run, tokens.vocab, record, texts=tokens.texts())
+    return folder
+
+
 def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> None:
     if not options.restarted:
         return
@@ -157,204 +161,6 @@ def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> N
     what = f"started anew by torchrun with {size} processes; went on from step {step}"
     desk.journal.note("event", step, what=what)
     desk.bar.say(f"step {step}: {what}")
-
-
-def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
-    # Of the processes of a machine the first prepares the text, and the others find it.
-    turn = home() / "downloads" / ".locks" / "tokens"
-    with locked(turn, wait=True) if launch().size > 1 else nullcontext():
-        if not options.resume:
-            return prepare(run.data, options.source, progress=options.progress)
-        return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
-
-
-def _start(
-    run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
-) -> RunFolder:
-    """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
-    folder, leading = RunFolder(path), training.ranks.rank == 0
-    record = provenance(training.hardware, run.train.seed)
-    if not options.resume:
-        if leading:
-            create(path, run, tokens.vocab, record, texts=tokens.texts())
-        return folder
-    before = from_json(training.ranks.told(to_json(folder.config()) if leading else None))
-    _refuse_other_lanes(before, run)
-    there = leading and bool(checkpoint.present(folder.checkpoints))
-    if training.ranks.told(options.checkpoint != "last" or there):
-        _go_on(run, before, folder, training, options.checkpoint)
-        cutting = training.stream.config
-        training.stream = _stream(tokens, cutting, training.ranks, training.progress.cursor)
-    if not leading:
-        return folder
-    journal.rewind(folder.metrics, training.progress.journal_bytes)
-    if before != run:
-        record["changed"] = differences(before, run)
-        folder.write("config", to_json(run))
-    first = folder.read("provenance")
-    folder.write("provenance", {**first, "resumed": [*first.get("resumed", []), record]})
-    return folder
-
-
-def _go_on(
-    run: RunConfig, before: RunConfig, folder: RunFolder, training: Training, name: str
-) -> None:
-    """Bring `training` to where a checkpoint left off, or begin a second pass from its weights."""
-    ranks = training.ranks
-    leading = ranks.rank == 0
-    saved = handed_out(
-        ranks, checkpoint.load(folder.checkpoints, name, run.identity()) if leading else None
-    )
-    assert saved is not None
-    changed = before.optim != run.optim or before.schedule != run.schedule
-    if not changed and resumable(saved):
-        restore(training, saved)
-    else:
-        second_pass(training, saved)
-        if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
-            raise UserError(
-                "the run's budget is spent; name a larger total of steps, epochs or minutes"
-            )
-        changed = True
-    if changed or name != "last":
-        _begin_from(folder, training, run, name)
-
-
-def _begin_from(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:
-    """Make where `training` stands the run's `last`, before it is written down that it was resumed.
-
-    A kill in between must neither turn a second pass into a plain continuation nor bring back what
-    `name` was chosen over.
-    """
-    captured = capture(training)
-    if training.ranks.rank:
-        return
-    if name == "previous":
-        # Else `last` would take its name, and the same command mean another checkpoint.
-        checkpoint.drop(folder.checkpoints, "last")
-    checkpoint.save(folder.checkpoints, "last", captured, run.identity())
-
-
-def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
-    """What the carried state and the stream's position belong to cannot change under way.
-
-    Nor can the pieces of which a super-net's held lanes are the last.
-    """
-    settings = ["train.batch:", "data.", *(["train.batch_split:"] if _apart(run) else [])]
-    fixed = [each for each in differences(before, run) if each.startswith(tuple(settings))]
-    if fixed:
-        raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
-
-
-def _training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) -> Training:
-    device.seed_everything(run.train.seed)
-    model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
-    # The same weights everywhere, but not the same dropout.
-    if ranks.rank:
-        device.seed_everything((run.train.seed + RANK_STRIDE * ranks.rank) % (1 << 63))
-    split, loss = tokens.split("train"), ranks.wrapped(Loss(model))
-    training = Training(
-        model=model,
-        loss=loss,
-        optimizer=build_optimizer(model, run.optim),
-        stream=_stream(
-            tokens,
-            _cutting(run, filled=run.train.compiled and hardware.device.type == "cuda"),
-            ranks,
-        ),
-        hardware=hardware,
-        scale=LossScale.for_precision(hardware.precision),
-        state=State(),
-        clip=run.optim.clip,
-        bytes_per_token=split.size_bytes / len(split.ids),
-        ranks=ranks,
-        launched=launch().id is not None,
-    )
-    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
-    return training
-
-
-def _cutting(run: RunConfig, *, filled: bool = False) -> StreamConfig:
-    t = run.train
-    return StreamConfig(
-        batch=t.batch,
-        segment=t.segment,
-        randomised=t.randomised,
-        length_std=t.length_std,
-        halved=t.halved,
-        longest=t.longest,
-        seed=t.seed,
-        filled=filled,
-    )
-
-
-def _stream(
-    tokens: Tokens, cutting: StreamConfig, ranks: Ranks, cursor: Cursor | None = None
-) -> Stream:
-    stream = Stream(tokens.split("train"), cutting, ranks.lanes(cutting.batch), cursor or Cursor())
-    # Too small a text is refused here, before anything is written.
-    stream.segments()
-    return stream
-
-
-def _desk(
-    run: RunConfig, folder: RunFolder, tokens: Tokens, training: Training, options: TrainOptions
-) -> Desk:
-    """Rank 0's writes; the others' only reads, and what rank 0 hands out."""
-    identity, ranks = run.identity(), training.ranks
-    leading = ranks.rank == 0
-
-    def load(name: str) -> Checkpoint | None:
-        there = leading and checkpoint.exists(folder.checkpoints, name)
-        found = checkpoint.load(folder.checkpoints, name, identity) if there else None
-        return handed_out(ranks, found)
-
-    def save(name: str, saved: Checkpoint) -> None:
-        if leading:
-            checkpoint.save(folder.checkpoints, name, saved, identity)
-
-    board, step = folder.path / "tensorboard", training.progress.step
-    return Desk(
-        journal=Journal(folder.metrics, board, step) if leading else Silence(),
-        bar=Bar(shown=options.progress and leading),
-        save=save,
-        load=load,
-        judge=partial(_judge, run, tokens, training),
-    )
-
-
-def _judge(
-    run: RunConfig, tokens: Tokens, training: Training, model: LanguageModel
-) -> dict[str, Any]:
-    split = tokens.split("valid")
-    if run.train.evaluate_bytes is not None:
-        split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
-    e = run.evaluate
-    protocol = "bytes" if run.data.newlines else "no-newlines"
-    result = carried(
-        model,
-        split,
-        training.hardware,
-        batch=e.batch,
-        segment=e.segment,
-        protocol=protocol,
-        ranks=training.ranks,
-    )
-    return result.to_json()
-
-
-def _refuse_divergence(training: Training, folder: RunFolder) -> None:
-    """A run that ends without a finite loss has not done what was asked for."""
-    p, entries = training.progress, journal.read(folder.metrics)
-    judged = [entry["step"] for entry in entries if entry["kind"] == "valid"]
-    if p.step in judged and p.bad < max(1, p.step):
-        return
-    what = f"valid loss at step {p.step}" if p.step not in judged else "loss of every step"
-    kept = checkpoint.exists(folder.checkpoints, "best")
-    raise UserError(
-        f"run {folder.path} diverged: the {what} is not finite; lower optim.lr or optim.clip"
-        f"{' (best still holds the best weights there were)' if kept else ''}"
-    )
 
 
 def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
@@ -372,3 +178,17 @@ def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         },
         "best_valid": best,
     }
+
+
+def _refuse_divergence(training: Training, folder: RunFolder) -> None:
+    """A run that ends without a finite loss has not done what was asked for."""
+    p, entries = training.progress, journal.read(folder.metrics)
+    judged = [entry["step"] for entry in entries if entry["kind"] == "valid"]
+    if p.step in judged and p.bad < max(1, p.step):
+        return
+    what = f"valid loss at step {p.step}" if p.step not in judged else "loss of every step"
+    kept = checkpoint.exists(folder.checkpoints, "best")
+    raise UserError(
+        f"run {folder.path} diverged: the {what} is not finite; lower optim.lr or optim.clip"
+        f"{' (best still holds the best weights there were)' if kept else ''}"
+    )

@@ -1,0 +1,62 @@
+"""A run's desk: rank 0 writes, and all judge."""
+
+from functools import partial
+from typing import Any
+
+from sparing.data.tokens import Tokens, first_bytes
+from sparing.evaluate.loss import carried
+from sparing.models.api import LanguageModel
+from sparing.runs.config import RunConfig
+from sparing.runs.folder import RunFolder
+from sparing.train import checkpoint
+from sparing.train.capture import handed_out
+from sparing.train.checkpoint import Checkpoint
+from sparing.train.journal import Journal, Silence
+from sparing.train.progress import Bar
+from sparing.train.training import Desk, Training
+
+
+def build_desk(
+    run: RunConfig, folder: RunFolder, tokens: Tokens, training: Training, *, progress: bool
+) -> Desk:
+    """Rank 0's writes; the others' only reads, and what rank 0 hands out."""
+    identity, ranks = run.identity(), training.ranks
+    leading = ranks.rank == 0
+
+    def load(name: str) -> Checkpoint | None:
+        there = leading and checkpoint.exists(folder.checkpoints, name)
+        found = checkpoint.load(folder.checkpoints, name, identity) if there else None
+        return handed_out(ranks, found)
+
+    def save(name: str, saved: Checkpoint) -> None:
+        if leading:
+            checkpoint.save(folder.checkpoints, name, saved, identity)
+
+    board, step = folder.path / "tensorboard", training.progress.step
+    return Desk(
+        journal=Journal(folder.metrics, board, step) if leading else Silence(),
+        bar=Bar(shown=progress and leading),
+        save=save,
+        load=load,
+        judge=partial(_judge, run, tokens, training),
+    )
+
+
+def _judge(
+    run: RunConfig, tokens: Tokens, training: Training, model: LanguageModel
+) -> dict[str, Any]:
+    split = tokens.split("valid")
+    if run.train.evaluate_bytes is not None:
+        split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
+    e = run.evaluate
+    protocol = "bytes" if run.data.newlines else "no-newlines"
+    result = carried(
+        model,
+        split,
+        training.hardware,
+        batch=e.batch,
+        segment=e.segment,
+        protocol=protocol,
+        ranks=training.ranks,
+    )
+    return result.to_json()

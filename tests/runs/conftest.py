@@ -1,0 +1,43 @@
+"""A run that was killed, and the command that goes on with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparing.cli.main import main
+from sparing.runs.folder import RunFolder
+
+SETTINGS = [
+    "model.dim=16", "model.boom_dim=32", "model.memory=16", "train.batch=4", "train.segment=12",
+    "train.evaluate_bytes=200", "train.checkpoint_every=4", "schedule.shape=constant",
+]  # fmt: skip
+
+
+class Killed(BaseException):
+    """Ends a command without a word, as SIGKILL would."""
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+@pytest.fixture
+def killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run killed before it was judged: `last` is of step 6, `previous` of step 4."""
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
+    corpus, out = tmp_path / "text.txt", tmp_path / "run"
+    corpus.write_text("".join(f"{n} green bottles, {n * n} walls\n" for n in range(300)))
+    words = [word for one in (*SETTINGS, "train.steps=6") for word in ("--set", one)]
+    start = ["train", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
+    with monkeypatch.context() as patched:
+        patched.setattr("sparing.runs.desk._judge", killed)
+        with pytest.raises(Killed):
+            main([*start, *words])
+    assert [RunFolder(out).step(name) for name in ("last", "previous")] == [6, 4]
+    return out
+
+
+def resume(out: Path, *more: str) -> int:
+    words = ["train", "--resume", "--out", str(out), "--quiet", "--set", "train.steps=8"]
+    return main([*words, *more])
