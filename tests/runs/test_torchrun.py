@@ -91,14 +91,19 @@ def wait_for(ready: Callable[[], bool], launcher: "subprocess.Popen[bytes]") -> 
 def workers(launcher: "subprocess.Popen[bytes]") -> list[int]:
     listing = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     found = [int(pid) for task in listing.parent.parent.glob("*/children") for pid in _pids(task)]
-    return [pid for pid in found if b"sparing" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"sparing" in _read(Path(f"/proc/{pid}/cmdline"))]
 
 
 def _pids(task: Path) -> list[str]:
+    return _read(task).decode().split()
+
+
+def _read(path: Path) -> bytes:
+    """What a process that may be gone by now says of itself."""
     try:
-        return task.read_text().split()
+        return path.read_bytes()
     except OSError:
-        return []
+        return b""
 
 
 def figures(out: Path, kind: str) -> dict[int, float]:
@@ -127,6 +132,9 @@ def kill_ranks(tmp_path: Path, *, kills: int, processes: int, steps: int, seed: 
         if not wait_for(lambda goal=goal: steps_done(out) >= goal, launcher):  # type: ignore[misc]
             break
         time.sleep(moments.uniform(0, 0.1))
+        # The journal may be ahead of the processes that are being started anew.
+        if not wait_for(lambda: len(workers(launcher)) == processes, launcher):
+            break
         os.kill(moments.choice(workers(launcher)), signal.SIGKILL)
         struck += 1
         wait_for(lambda number=number: said(tmp_path).count("exitcode: -9") >= number, launcher)  # type: ignore[misc]
@@ -138,12 +146,12 @@ def kill_ranks(tmp_path: Path, *, kills: int, processes: int, steps: int, seed: 
 
 
 def test_a_killed_rank_leaves_no_trace_in_the_figures(tmp_path: Path) -> None:
-    kill_ranks(tmp_path, kills=1, processes=2, steps=60, seed=1)
+    kill_ranks(tmp_path, kills=1, processes=2, steps=240, seed=1)
 
 
 @pytest.mark.soak
 def test_ten_killed_ranks_leave_no_trace_in_the_figures(tmp_path: Path) -> None:
-    kill_ranks(tmp_path, kills=10, processes=2, steps=600, seed=2)
+    kill_ranks(tmp_path, kills=10, processes=2, steps=2400, seed=2)
 
 
 def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) -> None:
