@@ -2,26 +2,29 @@
 
 import os
 import sys
+from contextlib import suppress
+
+from sparing.launch import launched
 
 
 def run() -> int:
     """The command line, imported inside: an early Ctrl-C finds no traceback to print."""
     try:
         from sparing.cli.main import main
-        from sparing.launch import launched
 
         status = main()
-        if launched():
-            _end(status)
-        return status
     except KeyboardInterrupt:
-        return 130
+        status = 130
+    if launched():
+        _end(status)
+    return status
 
 
 def _end(status: int) -> None:
     """End without taking the interpreter down: threads that joined others may still want it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 

@@ -167,7 +167,7 @@ def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
             with torch.autocast("cpu", torch.float16):
                 out = model(tokens, state)
                 model.head.nats(out.hidden_BTD, tokens).sum().backward()
-            state = out.state
+            state = out.state if step else {k: t.clone() for k, t in out.state.items()}
             with torch.no_grad():
                 attention = next(b for b in model.modules() if isinstance(b, SpanAttention))
                 # Past the grain of memories, once by more than a segment and once by less.

@@ -244,6 +244,7 @@ def go(model: Supernet, steps: Iterable[int]) -> None:
     [
         ({"candidates": "x"}, "two or more"),
         ({"candidates": "xq"}, "no block 'q'"),
+        ({"foresight": 2}, "foresight must be 0"),
         ({"budget": 0.5}, "every candidate's cost"),
         ({"costs": (3.0, 1.0)}, "2 costs for 3 candidates"),
         ({**PRICED, "budget": 0.1}, "cheapest network"),

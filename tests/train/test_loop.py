@@ -248,11 +248,11 @@ def test_a_second_pass_keeps_the_weights_and_nothing_else(tmp_path: Path) -> Non
 
 def test_the_rate_can_follow_the_length_of_the_segment(tmp_path: Path) -> None:
     lengths = (6, 6, 6, 5)
-    for number, by_length in enumerate((True, False)):
+    for number, (by_length, filled) in enumerate(((True, False), (False, False), (True, True))):
         folder = tmp_path / str(number)
         folder.mkdir()
         run = training()
-        run.stream = Stream(text(92), StreamConfig(batch=4, segment=6))
+        run.stream = Stream(text(92), StreamConfig(batch=4, segment=6, filled=filled))
         fit(run, budget(steps=4, lr_by_length=by_length), PLAIN, desk(folder, Shelf()))
         rates = [entry["lr"] for entry in entries(folder, "train")]
         expected = [1e-2 * (length / 6 if by_length else 1) for length in lengths]

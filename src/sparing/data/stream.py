@@ -41,6 +41,8 @@ class Segment(NamedTuple):
     """Whether an epoch starts here, so that the model's state must be reset."""
     cursor: Cursor
     """Where the stream stands after this segment."""
+    length: int
+    """Targets per lane that count, in the longest lane."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +64,8 @@ class StreamConfig:
     seed: int = 0
     """Of the randomised lengths."""
     filled: bool = False
-    """The last segment of an epoch is as long as the others, its surplus targets ignored: another
-    length would be compiled anew."""
+    """The last segment of an epoch is not cut short, for its length would be compiled anew; what is
+    too much of it is read, but is no target."""
 
 
 class Stream:
@@ -142,12 +144,14 @@ class Stream:
             count=int(np.clip(self._lengths - cursor.position, 0, length).sum()),
             fresh=cursor.position == 0,
             cursor=Cursor(cursor.epoch + 1) if end == self._longest else after,
+            length=length,
         )
 
     def _window(self, position: int, length: int) -> npt.NDArray[np.int64]:
         """Per lane the tokens of a segment and the one before them.
 
-        Past the end of the text stands its start token again.
+        A lane that is filled up reads on in the next one's text; past the last stands the start
+        token.
         """
         ids = np.asarray(self.split.ids)
         window_BT = np.full((self._begins_B.size, length + 1), self.split.start, np.int64)

@@ -126,8 +126,7 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
     batch = min(batch, tokens)
     segment = min(segment, math.ceil(tokens / batch))
-    filled = hardware.device.type == "cuda"
-    config = StreamConfig(batch=batch, segment=segment, filled=filled)
+    config = StreamConfig(batch=batch, segment=segment, filled=model.steady)
     own = range(batch) if ranks is None else ranks.lanes(batch)
     started_at, total = time.perf_counter(), _zero(hardware)
     with measuring(model, hardware), _bar(tokens, progress) as bar:

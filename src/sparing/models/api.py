@@ -58,6 +58,9 @@ class LanguageModel(nn.Module):
     apart: bool = False
     """Whether lanes of every piece of a batch are kept apart, so that pieces must stay the same."""
 
+    steady: bool = False
+    """Whether segments of another length would have to be compiled for."""
+
     def initial_state(self, batch: int) -> State:
         """The state before the first token, lane axis first, on the model's device."""
         raise NotImplementedError

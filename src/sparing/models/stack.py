@@ -22,6 +22,7 @@ from sparing.nn.blocks.span import settle
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.ngram import NgramEmbedding
+from sparing.nn.scroll import spaced
 from sparing.nn.state import part
 
 TABLE_STD = 0.02
@@ -61,7 +62,7 @@ class Stack(LanguageModel):
         if c.reminder:
             self.keep = nn.Parameter(torch.ones(len(self.blocks)))
             self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
-        self.through, self.compiled = through, False
+        self.through = through
         self._groups = list(grouped([block for _, block in self._numbered()]))
 
     def initial_state(self, batch: int) -> State:
@@ -81,7 +82,7 @@ class Stack(LanguageModel):
         self._settle()
         first_BTD, carried = self._embed(tokens_BT, state)
         # A copy: that the two were one would be compiled into the code of the first group.
-        hidden_BTD = first_BTD.clone()
+        hidden_BTD = first_BTD.clone() if self.steady else first_BTD
         shares = self._shares()
         for group, share in zip(self._groups, shares, strict=True):
             hidden_BTD, after = self._run(group, Residual(hidden_BTD, first_BTD, share), state)
@@ -120,8 +121,9 @@ class Stack(LanguageModel):
     def _own(self, state: State, number: int) -> State:
         """What a branch carried here."""
         own = part(state, f"blocks.{number}")
-        if self.compiled:
+        if self.steady:
             for name in self._block(number).growing:
+                own[name] = spaced(own[name])
                 torch._dynamo.maybe_mark_dynamic(own[name], 1)
         return own
 
@@ -159,7 +161,7 @@ class Stack(LanguageModel):
 
     def compile_parts(self) -> None:
         """Groups of branches, each as one; the same code serves all groups of a kind."""
-        self.through, self.compiled = torch.compile(through), True
+        self.through, self.steady = torch.compile(through), True
         for _, block in self._numbered():
             if not block.fusible:
                 block.compile_parts()

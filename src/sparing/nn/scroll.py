@@ -50,6 +50,18 @@ class Scroll:
         return sheet if sheet.handed_BM is memory_BM else None
 
 
+def spaced(memory_BM: Tensor) -> Tensor:
+    """The same entries with a gap before those of each lane.
+
+    What a scroll hands out has one; compiled code takes it for a rule that there is one, or none.
+    """
+    if not memory_BM.is_contiguous() or memory_BM.size(0) == 1:
+        return memory_BM
+    longer_BC = memory_BM.new_empty(memory_BM.size(0), 1 + memory_BM.size(1), *memory_BM.shape[2:])
+    longer_BC[:, 1:] = memory_BM
+    return longer_BC[:, 1:]
+
+
 def _copied(kept_BM: Tensor, fresh_BT: Tensor, window: int) -> Sheet:
     """A sheet with `kept`, and room behind it for `fresh` and about as much as a window.
 

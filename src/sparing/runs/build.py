@@ -59,11 +59,7 @@ def build_training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ra
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=build_stream(
-            tokens,
-            stream_config(run, filled=run.train.compiled and hardware.device.type == "cuda"),
-            ranks,
-        ),
+        stream=build_stream(tokens, stream_config(run, filled=model.steady), ranks),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),

@@ -283,13 +283,15 @@ def together(launch: Launch, device: torch.device, how: Joining) -> Iterator[Ran
 
 
 _left: list[dist.ProcessGroup | None] = []
+"""Groups that this process has left."""
 
 
 def leave() -> None:
     """Take leave of the others, but keep the group for as long as this process lives.
 
     Whoever drops a group last waits for its threads: DDP with the interpreter's lock held, which
-    such a thread may need to let go of a tensor. `sparing.__main__` ends the process without that.
+    such a thread may need to let go of a tensor. For the same reason `sparing.__main__` ends
+    launched processes without taking the interpreter down.
     """
     _left.append(dist.group.WORLD)
     dist.destroy_process_group()

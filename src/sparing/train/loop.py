@@ -33,7 +33,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             segment = next(segments)
             if segment.fresh:
                 run.state = run.fresh_state(segment.inputs_BT.size(0))
-            by_length = segment.inputs_BT.size(1) / config.segment if config.lr_by_length else 1.0
+            by_length = segment.length / config.segment if config.lr_by_length else 1.0
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             run.model.before_step(p.step, share)
             nats, norm, state = squeezed(run, segment, desk)

@@ -117,11 +117,9 @@ class SpanAttention(Block):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Room for a window, of which nothing exists yet."""
-        shape = (2, self.attend.heads, self.attend.head_dim)
-        longer = like.new_zeros(batch, self.window + 1, *shape, dtype=compute_dtype(like))
+        shape = (batch, self.window, 2, self.attend.heads, self.attend.head_dim)
         return {
-            # With a gap between the lanes, as `Scroll` leaves it: compiled code may count on it.
-            "entries": longer[:, 1:],
+            "entries": like.new_zeros(shape, dtype=compute_dtype(like)),
             "seen": torch.zeros(batch, dtype=torch.int64, device=like.device),
         }
 
