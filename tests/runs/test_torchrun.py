@@ -137,7 +137,11 @@ def kill_ranks(tmp_path: Path, *, kills: int, processes: int, steps: int, seed: 
             break
         os.kill(moments.choice(workers(launcher)), signal.SIGKILL)
         struck += 1
-        wait_for(lambda number=number: said(tmp_path).count("exitcode: -9") >= number, launcher)  # type: ignore[misc]
+        # Torchrun may notice first that the other one has ended, which it does at once.
+        wait_for(
+            lambda number=number: said(tmp_path).count("failed (exitcode") >= number,  # type: ignore[misc]
+            launcher,
+        )
     assert ended(launcher, tmp_path) == 0
     assert struck == kills
     same_figures(out, wanted)
@@ -151,7 +155,7 @@ def test_a_killed_rank_leaves_no_trace_in_the_figures(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_ten_killed_ranks_leave_no_trace_in_the_figures(tmp_path: Path) -> None:
-    kill_ranks(tmp_path, kills=10, processes=2, steps=2400, seed=2)
+    kill_ranks(tmp_path, kills=10, processes=2, steps=1200, seed=2)
 
 
 def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) -> None:
