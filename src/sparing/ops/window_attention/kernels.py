@@ -86,9 +86,10 @@ def _sum_source(
     accumulated, largest, total = _sum_tiles(
         accumulated, largest, total, query, keys, values, stride_key, position, inner, outer, span,
         start, columns, scale, False, RAMP, WIDTH, COLUMNS)  # fmt: skip
-    return _sum_tiles(
+    accumulated, largest, total = _sum_tiles(
         accumulated, largest, total, query, keys, values, stride_key, position, outer, end, span,
         start, columns, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    return accumulated, largest, total
 
 
 @triton.jit
@@ -171,9 +172,10 @@ def _query_source(
     d_query, d_span = _query_tiles(
         d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, inner, outer,
         span, start, columns, scale, False, RAMP, WIDTH, COLUMNS)  # fmt: skip
-    return _query_tiles(
+    d_query, d_span = _query_tiles(
         d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, outer, end,
         span, start, columns, scale, True, RAMP, WIDTH, COLUMNS)  # fmt: skip
+    return d_query, d_span
 
 
 @triton.jit
