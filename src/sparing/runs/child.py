@@ -65,7 +65,7 @@ class Relay:
 
     def _tell(self, child: "subprocess.Popen[bytes]", number: int) -> None:
         self.told = True
-        # A training ends with a checkpoint on SIGINT and SIGTERM; a closed terminal asks for no less.
+        # Of a closed terminal a training knows nothing; SIGTERM makes it write a checkpoint.
         child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
 
