@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import Sparing, settings
 
 from sparing.cli.main import main
+from sparing.files import locked
 from sparing.runs.child import Relay
 from sparing.runs.folder import RunFolder
 from sparing.train.journal import read
@@ -57,8 +58,11 @@ def stamps(out: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("at_once", "undrawn")
-def test_two_tries_with_two_seeds(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
+def test_two_tries_with_two_seeds(
+    sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
+    monkeypatch.setenv("SPARING_COMMIT", "this")
     said = sparing(*words(corpus, out, *TRIES), "--seeds", 2, "--json")
     assert said.status == 0, said.err
     record = said.json()
@@ -81,16 +85,26 @@ def test_two_tries_with_two_seeds(sparing: Sparing, corpus: Path, tmp_path: Path
     assert row["valid_spread"] == pytest.approx(abs(valid[0] - valid[1]) / 2)
     assert row["difference"] == pytest.approx(row["valid"] - rows["recipe"]["valid"])
     assert row["parameters"] < rows["recipe"]["parameters"]
-    assert (row["steps"], row["read_bytes"]) == (4, 4 * 4 * 16)
+    assert (row["steps"], row["bytes_read"]) == (4, 4 * 4 * 16)
     assert min(row["bytes_per_s"], row["peak_bytes"], row["elapsed_s"]) > 0
     assert not (out / "curves.png").exists()
     assert "test" not in (out / "recipe-seed1" / "results.json").read_text()
     assert "no memory: model.attention_at=()" in (out / "compare.md").read_text()
     before = stamps(out)
+    monkeypatch.setenv("SPARING_COMMIT", "another")
     said = sparing(*words(corpus, out, *TRIES), "--seeds", 2)
     assert said.status == 0, said.err
     assert stamps(out) == before
     assert said.out.startswith("| contestant | valid bits/byte |")
+    # Nothing was trained: the table comes from where it came before.
+    assert json.loads((out / "compare.json").read_text()) == record
+    assert record["commits"] == ["this"]
+    assert "; commit this." in said.out
+    told = sparing("results", out, "--json").json()["rows"]
+    assert [len(each["seeds"]) for each in told] == [2, 2, 2]
+    same = ("parameters", "bytes_read", "bytes_per_s", "peak_bytes", "elapsed_s")
+    mine = next(each for each in told if each["run"] == "no-memory")
+    assert {name: mine[name] for name in same} == {name: row[name] for name in same}
 
 
 @pytest.mark.usefixtures("at_once", "undrawn")
@@ -103,7 +117,9 @@ def test_contestants_are_added_and_replaced_but_never_mixed_up(
     assert sparing(*words(corpus, out, small, TRIES[0])).status == 0
     assert {name: stamps(out)[name] for name in before} == before
     shutil.rmtree(out / "small-seed1")
-    assert sparing(*words(corpus, out, small)).status == 0
+    said = sparing(*words(corpus, out, small))
+    assert said.status == 0
+    assert said.out.endswith("so not in the table: no-memory-seed1.\n")
     assert stamps(out)["small-seed1"] > before["small-seed1"]
     left = contents(out)
     for another in (
@@ -118,11 +134,56 @@ def test_contestants_are_added_and_replaced_but_never_mixed_up(
     assert contents(out) == left
 
 
+@pytest.mark.usefixtures("at_once", "undrawn")
+def test_a_folder_that_somebody_trains_in_stops_the_comparison(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    out, small = tmp_path / "out", "small: model.memory=8"
+    with locked(out / "small-seed1"):
+        said = sparing(*words(corpus, out, small, TRIES[0]))
+    assert said.status == 2
+    assert said.err.splitlines()[-1] == (
+        f"sparing: {out / 'small-seed1'} is in use by another process"
+    )
+    assert json.loads((out / "compare.json").read_text())["runs"] == {"recipe-seed1": "finished"}
+    assert list(stamps(out)) == ["recipe-seed1"]
+
+
+@pytest.mark.usefixtures("at_once", "undrawn")
+def test_a_damaged_finished_run_is_told_in_one_line(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    out, small = tmp_path / "out", "small: model.memory=8"
+    assert sparing(*words(corpus, out, small)).status == 0
+    lost = out / "small-seed1" / "metrics.jsonl"
+    (lost.parent / "results.json").write_text('{"training": null}')
+    assert sparing(*words(corpus, out, small)).status == 0
+    lost.write_text("")
+    said = sparing(*words(corpus, out, small))
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert f"{lost.parent} has finished, but has no valid entry" in said.err
+
+
 @pytest.mark.usefixtures("at_once")
 def test_curves_are_drawn_where_they_can_be(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert sparing(*words(corpus, tmp_path / "out", TRIES[0])).status == 0
     assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_table_does_not_wait_for_the_picture(
+    sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+
+    def fail(*words: object) -> None:
+        raise OSError("out of ink")
+
+    monkeypatch.setattr("sparing.cli.compare.save", fail)
+    said = sparing(*words(corpus, tmp_path / "out", TRIES[0]))
+    assert said.err.endswith("out of ink\n")
+    assert said.out.startswith("| contestant |")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -168,6 +229,8 @@ def test_one_is_interrupted_and_one_fails_and_the_others_go_on(
         (["--try", "wide: train.segment=100000"], "wide: the text has"),
         (["--try", "model.memory=7", "--try", "model.dim=17"], "boom_dim"),
         (["--try", "model.memory=7", "--set", "train.stpes=3"], "train.steps"),
+        (["--try", "data.vocab=words"], "data.vocab"),
+        (["--try", "model.memory=7", "--out", ""], "--out is empty"),
         ([], "--try"),
     ],
 )

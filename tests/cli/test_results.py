@@ -1,5 +1,6 @@
 """`sparing results` on runs that `sparing train` and `sparing evaluate` made."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,21 +10,38 @@ from tests.cli.conftest import Sparing
 def test_a_trained_and_measured_run_and_its_seeds(run: Path, sparing: Sparing) -> None:
     assert sparing("evaluate", run, "--split", "test", "--device", "cpu").status == 0
     folder = run.parent / "all"
-    for seed in (1, 2):
-        shutil.copytree(run, folder / "quick" / f"seed{seed}")
+    shutil.copytree(run, folder / "quick" / "seed1")
+    again = Path(shutil.copytree(run, folder / "quick" / "seed2"))
+    said = sparing("results", folder)
+    assert said.status == 0
+    assert said.err.startswith(f"sparing: {again} is left out: it has the settings and the seed")
+    assert "±" not in said.out
+    measured = make_another_seed(again)
     said = sparing("results", folder)
     assert (said.status, said.err) == (0, "")
     heads, row = said.out.splitlines()
     assert heads.split()[:2] == ["run", "parameters"]
     assert row.startswith("quick (quickstart)")
-    assert "± 0.0000  bytes, 4 carried streams, segment 32" in row
+    assert "± 0.2500  bytes, 4 carried streams, segment 32" in row
     (told,) = sparing("results", folder, "--json").json()["rows"]
     assert len(told["seeds"]) == 2
     assert told["bytes_read"] == 12 * 4 * 16
     assert told["test"]["whole"]
-    measured = sparing("info", run, "--json").json()["results"]["test"]
-    assert told["test"]["by_seed"] == [measured["bits_per_byte"]] * 2
+    assert told["test"]["step"] == 12
+    assert told["test"]["by_seed"] == [measured, measured + 0.5]
     assert sparing("results", folder, "--markdown").out.startswith("| run |")
+
+
+def make_another_seed(run: Path) -> float:
+    """What this run would have left with another seed; the test figure before that."""
+    config = json.loads((run / "config.json").read_text())
+    config["train"]["seed"] += 1
+    (run / "config.json").write_text(json.dumps(config))
+    results = json.loads((run / "results.json").read_text())
+    before = float(results["test"]["bits_per_byte"])
+    results["test"]["bits_per_byte"] = before + 0.5
+    (run / "results.json").write_text(json.dumps(results))
+    return before
 
 
 def test_a_damaged_run_is_told_and_does_not_stop_the_table(run: Path, sparing: Sparing) -> None:

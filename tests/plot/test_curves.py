@@ -48,6 +48,14 @@ def test_the_picture_names_run_commit_axes_and_levels(
     assert low < 0.25 < 0.8 < high
 
 
+def test_seeds_of_one_contestant_share_a_colour(make_run: MakeRun) -> None:
+    figure = draw_curves([make_run(name) for name in "abc"], kin=["x", "y", "x"])
+    for axes in figure.axes[1:]:
+        first, other, again = (line for line in axes.lines if len(line.get_xdata()) > 2)
+        assert first.get_color() == again.get_color() != other.get_color()
+        assert first.get_linestyle() != again.get_linestyle()
+
+
 def test_events_are_marked_in_every_panel_and_told_once_per_kind(
     make_run: MakeRun, words: Callable[[Any], str]
 ) -> None:

@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from sparing.errors import UserError
-from sparing.plot.figure import clipped, legend_name, new_figure, pen, plain, save, target, wrapped
+from sparing.plot.figure import (
+    clipped,
+    legend_name,
+    new_figure,
+    pen,
+    pens,
+    plain,
+    save,
+    target,
+    wrapped,
+)
 
 
 def test_the_lack_of_matplotlib_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +80,10 @@ def test_long_words_are_cut_in_the_middle_and_wrapped() -> None:
     assert clipped("abcdefghijk", 10) == "abcde…hijk"
     assert wrapped("one two three", 8) == "one two\nthree"
     assert wrapped("") == ""
+
+
+def test_kin_share_a_colour_and_differ_in_style() -> None:
+    first, other, again = pens(["a", "b", "a"])
+    assert first["color"] == again["color"] != other["color"]
+    assert first["linestyle"] == other["linestyle"] != again["linestyle"]
+    assert pens(list("abcdefghij")) == [pen(index) for index in range(10)]

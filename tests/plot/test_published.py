@@ -34,3 +34,12 @@ def test_epochs_become_minutes() -> None:
 
 def test_what_has_no_published_time_has_none() -> None:
     assert NAMED["Transformer-XL, 12 layers"].minutes is None
+
+
+def test_who_was_read_otherwise_says_so_and_nobody_else() -> None:
+    otherwise = {name: other.reading for name, other in NAMED.items() if other.reading}
+    assert otherwise == {
+        "plain GPT (calibration script)": "overlapping windows of 2048",
+        "Transformer-XL, 12 layers": "no newlines",
+    }
+    assert not any("our" in f"{other.name} {other.source}".split() for other in PUBLISHED)

@@ -62,6 +62,8 @@ def test_a_run_tells_size_speed_time_and_memory(tmp_path: Path) -> None:
     assert (found.recipe, found.seed, found.device) == ("own", 7, "abacus")
     assert (found.bytes_read, found.elapsed_s, found.peak_bytes) == (30000, 320, 90)
     assert found.bytes_per_s == 20000 / 200
+    assert found.judged is not None
+    assert (found.judged.bits_per_byte, found.judged.step) == (1.5, 30)
     assert "seed" not in found.settings["train"]
     assert found.settings["train"]["steps"] == 30
 
@@ -84,6 +86,15 @@ def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
     assert test is not None
     assert (test.bits_per_byte, test.step) == (1.3, 30)
     assert test.reading == "bytes, 8 carried streams, segment 64"
+
+
+def test_a_later_evaluation_does_not_change_what_the_training_measured(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    folder.note_results({"valid": measured(1.4)})
+    found = read_figures(folder)
+    assert found.valid is not None
+    assert found.judged is not None
+    assert (found.valid.bits_per_byte, found.judged.bits_per_byte) == (1.4, 1.5)
 
 
 def test_a_journal_that_judges_the_whole_split_is_as_good(tmp_path: Path) -> None:

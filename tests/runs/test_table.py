@@ -7,7 +7,7 @@ import pytest
 
 from sparing.errors import UserError
 from sparing.runs.figures import Figures, Score
-from sparing.runs.table import as_markdown, as_text, fold, folded, runs_below
+from sparing.runs.table import as_markdown, as_text, fold, folded, runs_below, without_copies
 
 READING = "bytes, 8 carried streams"
 
@@ -26,6 +26,7 @@ def figures(seed: int = 1, **more: Any) -> Figures:
         "elapsed_s": 1200.0,
         "bytes_per_s": 314_159.0,
         "peak_bytes": 2.0**32,
+        "judged": scored(1.05),
         "valid": scored(1.05),
         "test": None,
         "device": "abacus",
@@ -49,7 +50,9 @@ def test_a_run_is_a_row_of_aligned_columns() -> None:
 
 def test_seeds_are_folded_into_mean_and_spread() -> None:
     found = {
-        Path(f"fast/seed{seed}"): figures(seed, test=scored(bits), elapsed_s=60.0 * seed)
+        Path(f"fast/seed{seed}"): figures(
+            seed, test=scored(bits), elapsed_s=60.0 * seed, peak_bytes=10.0 - seed
+        )
         for seed, bits in ((1, 1.01), (2, 1.02), (3, 1.06))
     }
     (row,) = fold(found, Path("x"))
@@ -59,6 +62,7 @@ def test_seeds_are_folded_into_mean_and_spread() -> None:
     assert told["test"]["bits_per_byte"] == pytest.approx(1.03)
     assert told["test"]["spread"] == pytest.approx(0.025)
     assert told["test"]["by_seed"] == [1.01, 1.02, 1.06]
+    assert (told["test"]["step"], told["peak_bytes"]) == (10, 9)
     assert "1.0300 ± 0.0250" in as_text([row])
 
 
@@ -71,6 +75,24 @@ def test_seeds_of_other_settings_keep_their_own_row() -> None:
     }
     names = [row.name for row in fold(found, Path("x"))]
     assert names == ["fast/seed1+seed2", "fast/seed3", "fast/trial"]
+
+
+def test_seeds_that_carry_their_name_are_folded_by_it() -> None:
+    found = {Path(f"out/{name}-seed{n}"): figures(n) for name in ("recipe", "wide") for n in (1, 2)}
+    found[Path("out/wide-seed3")] = figures(3, settings={"train": {"steps": 4}})
+    found[Path("out/reseed4")] = figures(4)
+    names = [row.name for row in fold(found, Path("x"))]
+    assert names == ["out/recipe", "out/reseed4", "out/wide-seed1+wide-seed2", "out/wide-seed3"]
+
+
+def test_a_copy_is_no_seed() -> None:
+    found = {Path(f"fast/seed{n}"): figures(min(n, 2)) for n in (1, 2, 3)}
+    found[Path("other")] = found[Path("again")] = figures(1)
+    kept, copies = without_copies(found)
+    assert copies == {
+        Path("fast/seed3"): "it has the settings and the seed (2) of fast/seed2",
+    }
+    assert set(kept) == set(found) - set(copies)
 
 
 def test_seeds_at_the_top_go_by_the_folder(tmp_path: Path) -> None:
@@ -91,6 +113,11 @@ def test_a_partial_figure_says_how_much_and_another_protocol_is_named() -> None:
     partial = scored(1.5, "no-newlines, 8 carried streams", whole=False)
     text = as_text(fold({Path("a"): figures(valid=partial)}, Path("x")))
     assert "1.5000 (first 500,000 bytes, no-newlines)" in text
+
+
+def test_a_bar_in_a_name_does_not_end_its_cell() -> None:
+    line = as_markdown(fold({Path("a|b"): figures()}, Path("x"))).splitlines()[2]
+    assert line.startswith(r"| `a\|b (fast)` | 51.7M |")
 
 
 def test_markdown_is_a_table() -> None:

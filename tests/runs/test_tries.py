@@ -3,6 +3,7 @@
 import pytest
 
 from sparing.errors import UserError
+from sparing.runs.config import with_settings
 from sparing.runs.recipes import recipe
 from sparing.runs.tries import LONGEST, contestants
 
@@ -38,8 +39,9 @@ def test_a_colon_inside_a_value_starts_no_name() -> None:
 
 
 def test_seeds_are_counted_from_the_recipes_own() -> None:
-    one = contestants(BASE, ["train.seed=40"])[1]
-    assert [one.seeded(seed).train.seed for seed in range(3)] == [40, 41, 42]
+    base = with_settings(BASE, ["train.seed=40"])
+    for one in contestants(base, ["model.memory=7"]):
+        assert [one.seeded(seed).train.seed for seed in range(3)] == [40, 41, 42]
 
 
 def test_folders_are_short_and_safe() -> None:
@@ -67,12 +69,17 @@ def test_folders_are_short_and_safe() -> None:
         (["name:"], "cannot read try"),
         (["a\x1bb: model.memory=7"], "cannot read try"),
         (["model.memory"], "name=value"),
-        (["model.memroy=7"], "model.memory"),
+        (["model.memroy=7"], "model.memroy=7: unknown setting 'model.memroy'.*model.memory"),
+        (["big: model.dim=x"], "^big: "),
         (["model.memory=-1"], "memory"),
         (["train.minutes=3"], "train.minutes"),
         (["train.steps=3"], "train.steps"),
         (["data.newlines=false"], "data.newlines"),
         (["data.corpus=enwik8"], "data.corpus"),
+        (["data.vocab=words"], "data.vocab"),
+        (["data.vocab=par-pieces; data.vocab_size=99"], "data.vocab"),
+        (["train.seed=9"], "train.seed"),
+        (["train.seed=9; model.memory=7"], "train.seed"),
         (["evaluate.batch=99"], "evaluate.batch"),
         (["model.vocab_size=9"], "model.vocab_size"),
     ],

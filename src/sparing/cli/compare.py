@@ -1,7 +1,7 @@
 """`sparing compare`: settings side by side, on equal time or equal steps."""
 
 from collections.abc import Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +13,18 @@ from sparing.errors import UserError
 from sparing.plot.curves import draw_curves
 from sparing.plot.figure import save
 from sparing.plot.series import XAxis
-from sparing.runs.compare import FAILED, CompareOptions, Comparison
+from sparing.runs.compare import CompareOptions, Comparison
 from sparing.runs.compare import compare as run_comparison
+from sparing.runs.heats import FAILED, Heat
 from sparing.runs.standings import table
 from sparing.runs.train import TrainOptions
 from sparing.runs.tries import contestants
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise UserError("--out is empty; name a folder")
+    return Path(text)
 
 
 def compare(
@@ -25,7 +32,12 @@ def compare(
         str,
         typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the table and its runs.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="PATH", parser=_folder, help="Folder for the table and its runs."
+        ),
+    ],
     tries: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,24 +69,31 @@ def compare(
     budget = [] if steps is None else [f"train.steps={steps}"]
     base = settled(named(name), [*(settings or []), *budget], minutes, corpus)
     train = TrainOptions(device=device, source=source, progress=not quiet)
-    options = CompareOptions(seeds=seeds, train=train, tell=partial(typer.echo, err=True))
+    options = CompareOptions(seeds=seeds, train=train, tell=_tell)
     comparison = Comparison(contestants(base, tries or []), out, options)
     signal, record = run_comparison(comparison)
     if signal:
         typer.echo("stopped; the same command goes on", err=True)
         return 128 + signal
-    _draw(comparison.runs(), out, "minutes" if base.train.minutes else "steps")
     if as_json:
         show(record, as_json=True)
     else:
-        typer.echo(table(record["rows"], record["notes"]))
+        typer.echo(table(record["rows"], record["notes"]), nl=False)
+    _draw(comparison.finished(), out, "minutes" if base.train.minutes else "steps")
     return int(any(row["status"] == FAILED for row in record["rows"]))
 
 
-def _draw(runs: Sequence[Path], out: Path, axis: XAxis) -> None:
+def _tell(line: str) -> None:
+    # Trainings go on when nobody watches any more.
+    with suppress(OSError):
+        typer.echo(line, err=True)
+
+
+def _draw(heats: Sequence[Heat], out: Path, axis: XAxis) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         return
-    if runs:
-        save(draw_curves(runs, axis), out / "curves.png")
+    if heats:
+        names = [heat.contestant.name for heat in heats]
+        save(draw_curves([heat.path for heat in heats], axis, kin=names), out / "curves.png")

@@ -17,7 +17,7 @@ def results(
     markdown: Annotated[bool, typer.Option("--markdown", help="A table for a document.")] = False,
     as_json: Json = False,
 ) -> None:
-    """One table of all runs below FOLDER; the seeds of a recipe (FOLDER/RECIPE/seedN) in one row.
+    """One table of all runs below FOLDER; seeds (NAME/seedN or NAME-seedN) in one row.
 
     Bits per byte are means over the seeds ± half of worst less best.
     """
@@ -29,6 +29,6 @@ def results(
         told = {"rows": [row.to_json() for row in rows], "left_out": problems}
         typer.echo(json.dumps(told))
     elif rows:
-        typer.echo(as_markdown(rows) if markdown else as_text(rows))
+        typer.echo(as_markdown(rows).rstrip() if markdown else as_text(rows))
     if not rows:
         raise UserError(f"no run below {folder} can be read")

@@ -15,7 +15,7 @@ from sparing.plot.figure import (
     dress,
     legend_name,
     new_figure,
-    pen,
+    pens,
     plain,
     small_print,
     wrapped,
@@ -73,10 +73,16 @@ PANELS = {
 
 
 def draw_curves(
-    runs: Sequence[Path], axis: XAxis = "steps", lines: Sequence[Line] = ()
+    runs: Sequence[Path],
+    axis: XAxis = "steps",
+    lines: Sequence[Line] = (),
+    kin: Sequence[str] | None = None,
 ) -> "Figure":
-    """Bits per byte, learning rate, gradient norm and speed of the runs, in one picture."""
-    diaries = read_diaries(runs)
+    """Bits per byte, learning rate, gradient norm and speed of the runs, in one picture.
+
+    Runs of one name in `kin` share a colour.
+    """
+    diaries = read_diaries(runs, kin)
     figure = new_figure(11.5, 6.9 + 0.12 * len(diaries))
     grid = figure.add_gridspec(2, len(PANELS), height_ratios=(2.3, 1))
     main = figure.add_subplot(grid[0, :])
@@ -152,11 +158,12 @@ def _draw_loss(
         (series(d, "train", "bits_per_byte", axis), series(d, "valid", "bits_per_byte", axis))
         for d in diaries
     ]
-    for index, (train, valid) in enumerate(curves):
-        axes.plot(train.x, train.y, **pen(index), **TRAIN, marker=_dot(train))
-        axes.plot(valid.x, valid.y, **pen(index), **VALID)
+    drawn = zip(diaries, curves, pens([diary.kin for diary in diaries]), strict=True)
+    for diary, (train, valid), pen in drawn:
+        axes.plot(train.x, train.y, **pen, **TRAIN, marker=_dot(train))
+        axes.plot(valid.x, valid.y, **pen, **VALID)
         if len(diaries) > 1:
-            yield Line2D([], [], **pen(index), linewidth=3, label=legend_name(diaries[index].name))
+            yield Line2D([], [], **pen, linewidth=3, label=legend_name(diary.name))
     colour = COLOURS[0] if len(diaries) == 1 else GREY
     yield Line2D([], [], color=colour, label="train", **TRAIN)
     yield Line2D([], [], color=colour, label="valid", **VALID)
@@ -177,9 +184,9 @@ def _draw_panel(axes: "Axes", field: str, diaries: Sequence[Diary], axis: XAxis)
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     seen: list[float] = []
-    for index, diary in enumerate(diaries):
+    for diary, pen in zip(diaries, pens([diary.kin for diary in diaries]), strict=True):
         found = panel_series(diary, field, axis)
-        axes.plot(found.x, found.y, **pen(index), linewidth=1.0, marker=_dot(found))
+        axes.plot(found.x, found.y, **pen, linewidth=1.0, marker=_dot(found))
         seen += [y for y in found.y if math.isfinite(y)]
     dress(axes, x=X_LABELS[axis], y="")
     axes.set_title(PANELS[field], loc="left", fontsize=10)

@@ -53,6 +53,15 @@ def pen(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": style}
 
 
+def pens(kin: Sequence[str]) -> list[dict[str, Any]]:
+    """A pen per curve: those of one name share a colour, and differ in line style."""
+    names, found = list(dict.fromkeys(kin)), []
+    for at, name in enumerate(kin):
+        index = names.index(name) + len(COLOURS) * kin[:at].count(name)
+        found.append(pen(index))
+    return found
+
+
 def clipped(text: str, length: int) -> str:
     """`text` with its middle left out where it is too long."""
     if len(text) <= length:

@@ -1,4 +1,4 @@
-"""Bits per byte against time, of our runs and of what others have published."""
+"""Bits per byte against time, of our runs and of those of others."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
 from sparing.plot.figure import GREY, clipped, dress, new_figure, pen, plain, small_print
+from sparing.plot.labels import Label, write
 from sparing.plot.published import PUBLISHED, Published
 from sparing.plot.series import Series, origin, placing, read_diaries, series, short_names
 from sparing.runs.figures import Score, device_of, read_scores
@@ -35,15 +36,20 @@ LEVELS = (0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 2.5, 3, 4,
 DARK = "#444444"
 SECOND = 1 / 60
 FOREVER = 14 * 24 * 60.0
-HEIGHT = 0.064
-"""Of a label, as a share of the frame's height."""
 SHORT = 60.0
 """Minutes below which a published point stands among ours, and is named beside itself."""
-ASIDE = 1.4
-"""How far from its point a label stands, as a factor of time."""
-WIDTH = 60.0
-"""About how wide a label is, as such a factor."""
+ROOM = 80.0
+"""How far the frame goes on before a point that is named in it, as a factor of time."""
 TEST: dict[str, Any] = {"marker": "o", "markersize": 8, "linestyle": "none", "zorder": 6}
+KEY: dict[str, Any] = {
+    "loc": "lower left",
+    "bbox_to_anchor": (-0.012, 1),
+    "ncols": 5,
+    "fontsize": 9,
+    "frameon": False,
+    "borderaxespad": 0.2,
+    "columnspacing": 1.4,
+}
 VALID: dict[str, Any] = {**TEST, "markerfacecolor": "white", "markersize": 6, "zorder": 5}
 
 
@@ -74,44 +80,24 @@ class Racer:
         return "\n".join([*parts, ", ".join(figures)])
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Words in the picture, and what they are about."""
-
-    text: str
-    end: tuple[float, float]
-    """Minutes and bits per byte of the point named."""
-    minutes: float | None
-    """Where the words begin, or end on the left of the point; None: in the margin."""
-    colour: str
-
-    @property
-    def on_left(self) -> bool:
-        """Whether the words end before their point."""
-        return self.minutes is not None and self.minutes < self.end[0]
-
-    @property
-    def column(self) -> str:
-        """Labels of one column must make room for each other."""
-        return "margin" if self.minutes is None else "left" if self.on_left else "right"
-
-
 def draw_race(runs: Sequence[Path], published: Sequence[Published] = PUBLISHED) -> "Figure":
-    """Our valid curves, each ending in its figure, among the published points and curves."""
+    """Our valid curves, each ending in its figure, among the points and curves of others."""
     racers = read_racers(runs)
     figure = new_figure(12, 7 + 0.12 * len(racers))
     axes = figure.add_subplot()
-    labels = [*_racers_named(racers), *map(_published_named, published)]
+    labels = [_racer_named(racer, index) for index, racer in enumerate(racers)]
+    labels += map(_published_named, published)
     _scale(axes, racers, labels)
     for other in published:
         _draw_published(axes, other)
     for index, racer in enumerate(racers):
         _draw_racer(axes, racer, index)
-    _write(axes, labels)
-    axes.legend(handles=list(_key(racers)), loc="upper right", fontsize=9, framealpha=0.9)
     title = f"{CORPUS}: bits per byte against training time"
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=26)
+    # Between title and frame, where no curve can pass under it.
+    axes.legend(handles=list(_key(racers)), **KEY)
     small_print(figure, [racer.origin for racer in racers])
+    write(axes, labels)
     return figure
 
 
@@ -129,23 +115,6 @@ def read_racers(runs: Sequence[Path]) -> list[Racer]:
     # Two runs of one recipe go by their folders.
     names = recipes if len(set(recipes)) == len(recipes) else short_names(runs)
     return [_racer(name, run) for name, run in zip(names, runs, strict=True)]
-
-
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Places from 0 to 1, `gap` apart and as near as can be to those wanted, in their order."""
-    order = sorted(range(len(wanted)), key=lambda at: wanted[at])
-    blocks: list[list[float]] = []
-    for rank, at in enumerate(order):
-        blocks.append([wanted[at] - rank * gap])
-        # Neighbours that are pushed into each other go on as one.
-        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    free = [_mean(block) for block in blocks for _ in block]
-    room = max(gap / 2, 1 - gap / 2 - (len(order) - 1) * gap)
-    places = [0.0] * len(order)
-    for rank, at in enumerate(order):
-        places[at] = min(max(free[rank], gap / 2), room) + rank * gap
-    return places
 
 
 def duration(minutes: float) -> str:
@@ -186,7 +155,7 @@ def _scale(axes: "Axes", racers: Sequence[Racer], labels: Sequence[Label]) -> No
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(_nowhere())
     starts = [max(x, SECOND) / 1.5 for racer in racers for x in racer.curve.x]
-    starts += [label.minutes / WIDTH for label in labels if label.minutes and label.on_left]
+    starts += [label.end[0] / ROOM for label in labels if not label.outside]
     axes.set_xlim(min([0.5, *starts]), max(FOREVER, *(2 * racer.end[0] for racer in racers)))
     bits = [label.end[1] for label in labels]
     axes.set_ylim(0.98 * min(bits), max(1.4, 1.05 * max(bits)))
@@ -219,79 +188,31 @@ def _draw_racer(axes: "Axes", racer: Racer, index: int) -> None:
         axes.plot(racer.test[0], racer.test[1].bits_per_byte, **colour, **TEST)
 
 
-def _racers_named(racers: Sequence[Racer]) -> Iterator[Label]:
-    """To the right of the last one's end, while there is room before the published points."""
-    last = max(racer.end[0] for racer in racers)
-    for index, racer in enumerate(racers):
-        minutes, early = racer.end[0], last > 2 * SHORT or racer.end[0] < last / 2.5
-        place = minutes / ASIDE if early else last * ASIDE
-        yield Label(racer.label, racer.end, place, str(pen(index)["color"]))
+def _racer_named(racer: Racer, index: int) -> Label:
+    return Label(racer.label, racer.end, str(pen(index)["color"]))
 
 
 def _published_named(other: Published) -> Label:
     """In the margin, but for those among our runs."""
     minutes = FOREVER if other.minutes is None else _middle(other.minutes)
     first = f"{other.name}, {other.bits_per_byte:g}, {other.parameters}"
-    text = f"{first}\n{other.time}, {other.hardware}"
-    place = minutes / ASIDE if minutes < SHORT else None
-    return Label(text, (minutes, other.bits_per_byte), place, DARK)
-
-
-def _write(axes: "Axes", labels: Sequence[Label]) -> None:
-    """Each as near to its point's height as the others of its column allow."""
-    for column in ("left", "right", "margin"):
-        own = [label for label in labels if label.column == column]
-        heights = spread([_height(axes, label.end[1]) for label in own], HEIGHT)
-        for label, height in zip(own, heights, strict=True):
-            x = 1.015 if label.minutes is None else _across(axes, label.minutes)
-            _annotate(axes, label, (x, height))
-
-
-def _annotate(axes: "Axes", label: Label, place: tuple[float, float]) -> None:
-    """The words at a place in shares of the frame, and a thread from them to their point."""
-    thread = {"arrowstyle": "-", "color": label.colour, "linewidth": 0.6, "alpha": 0.6}
-    axes.annotate(
-        plain(label.text),
-        label.end,
-        place,
-        textcoords="axes fraction",
-        color=label.colour,
-        fontsize=8,
-        ha="right" if label.on_left else "left",
-        va="center",
-        # Above the curves, below the points.
-        zorder=4.5,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
-        arrowprops={**thread, "relpos": (1 if label.on_left else 0, 0.5), "shrinkB": 4},
-        annotation_clip=False,
-    )
+    told = ", ".join(filter(None, [other.time, other.hardware, other.reading]))
+    place = (minutes, other.bits_per_byte)
+    return Label(f"{first}\n{told}", place, DARK, outside=minutes >= SHORT)
 
 
 def _key(racers: Sequence[Racer]) -> Iterator["Artist"]:
     from matplotlib.lines import Line2D
 
     devices = ", ".join(dict.fromkeys(racer.device for racer in racers if racer.device))
-    ours = f"in colour: ours, {devices}" if devices else "in colour: ours"
+    ours = f"in colour: our runs, {devices}" if devices else "in colour: our runs"
 
     yield Line2D([], [], color=GREY, linewidth=1.8, label="valid, on the way")
     yield Line2D([], [], color=GREY, **VALID, label="valid, at the end")
     yield Line2D([], [], color=GREY, **TEST, label="test")
     yield Line2D([], [], color="none", label=plain(clipped(ours, 60)))
-
-
-def _height(axes: "Axes", bits: float) -> float:
-    low, high = axes.get_ylim()
-    return math.log(bits / low) / math.log(high / low)
-
-
-def _across(axes: "Axes", minutes: float) -> float:
-    low, high = axes.get_xlim()
-    return math.log(minutes / low) / math.log(high / low)
+    yield Line2D([], [], color="none", label="grey: others'")
 
 
 def _middle(minutes: tuple[float, float]) -> float:
     return math.sqrt(minutes[0] * minutes[1])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

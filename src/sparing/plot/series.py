@@ -25,6 +25,8 @@ class Diary:
     origin: str
     """Folder, commit and device, for the small print."""
     entries: list[dict[str, Any]]
+    kin: str = ""
+    """What several runs of the picture may share; they get one colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,14 @@ class Event:
     what: str
 
 
-def read_diaries(runs: Sequence[Path]) -> list[Diary]:
-    """The journals of run folders, in the order given."""
+def read_diaries(runs: Sequence[Path], kin: Sequence[str] | None = None) -> list[Diary]:
+    """The journals of run folders, in the order given; by default none is kin to another."""
     if not runs:
         raise UserError("name at least one run to draw")
+    names = short_names(runs)
     return [
-        Diary(name, origin(run), _entries(run / "metrics.jsonl"))
-        for name, run in zip(short_names(runs), runs, strict=True)
+        Diary(name, origin(run), _entries(run / "metrics.jsonl"), shared)
+        for name, run, shared in zip(names, runs, kin or names, strict=True)
     ]
 
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from threading import Thread
 from types import FrameType
 
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TETHER = (sys.executable, "-m", "sparing.runs.tether")
+"""Ends a child with its parent, even if that is killed."""
 TAIL = 4000
 """Characters that are kept of what a child says."""
 STRAGGLER_S = 1.0
@@ -23,42 +26,57 @@ STRAGGLER_S = 1.0
 
 @dataclass(slots=True)
 class Relay:
-    """Passes SIGINT and SIGTERM on to the child there is, and remembers the first."""
+    """Passes signals on to the child there is, and remembers the first."""
 
     signal: int = 0
     child: "subprocess.Popen[bytes] | None" = None
+    told: bool = False
+    """Whether the child there is has been sent one."""
 
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Take a signal."""
         self.signal = self.signal or number
         if self.child is not None:
-            self.child.send_signal(number)
+            self._tell(self.child, number)
 
     def run(self, words: Sequence[str], *, shown: bool) -> tuple[int, str]:
         """Run a command to its end: its exit status, and what it says of a failure in one line."""
         ears, mouth = _line(shown)
+        self.told = False
         voice = Voice(ears, shown=shown)
         try:
             # In a session of its own a child does not hear the terminal's Ctrl-C besides ours.
             self.child = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=mouth, stderr=mouth, start_new_session=True
+                [*TETHER, str(os.getpid()), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=mouth,
+                stderr=mouth,
+                start_new_session=True,
             )
         finally:
             os.close(mouth)
             voice.start()
-        if self.signal:
-            self.child.send_signal(self.signal)
+        if self.signal and not self.told:
+            self._tell(self.child, self.signal)
         status = self.child.wait()
         self.child = None
         voice.join(STRAGGLER_S)
         return status, _reason(status, voice.tail)
 
+    def _tell(self, child: "subprocess.Popen[bytes]", number: int) -> None:
+        self.told = True
+        # Of a closed terminal a training knows nothing; SIGTERM makes it write a checkpoint.
+        child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
 
 @contextmanager
 def relaying() -> Iterator[Relay]:
-    """Catch SIGINT and SIGTERM inside the block; restore the old behaviour after it."""
+    """Catch SIGINT, SIGTERM and SIGHUP inside the block; restore the old behaviour after it."""
     relay = Relay()
-    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: signal.getsignal(number) for number in HEARD}
+    if old[signal.SIGHUP] == signal.SIG_IGN:
+        # So it is under nohup.
+        del old[signal.SIGHUP]
     try:
         for number in old:
             signal.signal(number, relay.hear)
@@ -83,9 +101,16 @@ class Voice(Thread):
             text = decoder.decode(data)
             self.tail = (self.tail + text)[-TAIL:]
             if self._shown:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+                self._show(text)
         os.close(self._ears)
+
+    def _show(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            # Nobody watches any more; a child that nobody listened to would stand still.
+            self._shown = False
 
     def _read(self) -> bytes:
         try:

@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device, files
-from sparing.data.tokens import Tokens, prepare
+from sparing.data.tokens import prepare
 from sparing.errors import UserError
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.child import Relay, relaying
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_another
-from sparing.runs.provenance import provenance
-from sparing.runs.standings import averaged, figures, ranked, table
+from sparing.runs.heats import FAILED, FINISHED, Heat, Record, origins
+from sparing.runs.standings import averaged, ranked, table
 from sparing.runs.train import TrainOptions, rehearse
 from sparing.runs.tries import Contestant
 from sparing.units import counted
-
-FINISHED, FAILED, UNFINISHED = "finished", "failed", "unfinished"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,26 +36,6 @@ class CompareOptions:
             raise UserError("a comparison needs at least one seed")
 
 
-@dataclass(frozen=True, slots=True)
-class Heat:
-    """One training of one contestant."""
-
-    contestant: Contestant
-    seed: int
-    """Counted from 0."""
-    path: Path
-
-    @property
-    def run(self) -> RunConfig:
-        """Its complete settings."""
-        return self.contestant.seeded(self.seed)
-
-    @property
-    def title(self) -> str:
-        """How people are told of it."""
-        return f"{self.contestant.name}, seed {self.seed + 1}"
-
-
 class Comparison:
     """Who is compared, and how far they are: what compare.json holds."""
 
@@ -68,119 +46,64 @@ class Comparison:
             for seed in range(options.seeds)
             for one in standing
         ]
-        self._refuse_another()
-        self.tokens = _checked(standing, options.train)
-        self.ended = self._before()
+        _refuse_another(out, self.heats)
+        self.sizes = _checked(standing, options.train)
+        self.record = Record()
 
-    def finished(self, heat: Heat) -> bool:
-        """Whether a training is done; a failed one is tried again."""
-        return self.ended.get(heat.path.name) == FINISHED and is_run(heat.path)
+    def recall(self) -> None:
+        """Take up what earlier calls left, once no other can change it."""
+        _refuse_another(self.out, self.heats)
+        self.record = Record.read(self.out / "compare.json")
 
-    def runs(self) -> list[Path]:
-        """The folders of finished trainings."""
-        return [heat.path for heat in self.heats if self.finished(heat)]
+    def finished(self) -> list[Heat]:
+        """Trainings that are done."""
+        return [heat for heat in self.heats if self.record.finished(heat)]
 
     def missing(self) -> list[Heat]:
         """Trainings that are still to be done."""
-        return [heat for heat in self.heats if not self.finished(heat)]
+        return [heat for heat in self.heats if not self.record.finished(heat)]
 
     def begin(self, heat: Heat) -> None:
         """Forget how an earlier training under this name ended, before a folder takes its place."""
-        self.ended.pop(heat.path.name, None)
+        self.record.forget(heat)
         self.write()
 
     def note(self, heat: Heat, status: int, reason: str) -> None:
         """Write down how a training ended."""
-        self.ended[heat.path.name] = f"{FAILED}: {reason}" if status else FINISHED
+        self.record.ended[heat.path.name] = f"{FAILED}: {reason}" if status else FINISHED
         if status:
             self.options.tell(f"{heat.title}, failed: {reason}")
         self.write()
 
     def write(self) -> dict[str, Any]:
         """`compare.json` and `compare.md`, as things stand."""
-        record = self.record()
-        files.write_json(self.out / "compare.json", record)
+        told = self.to_json()
+        files.write_json(self.out / "compare.json", told)
         with files.writing(self.out / "compare.md") as scratch:
-            scratch.write_text(table(record["rows"], record["notes"]), encoding="utf-8")
-        return record
+            scratch.write_text(table(told["rows"], told["notes"]), encoding="utf-8")
+        return told
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Rows best first, and where they come from."""
-        base = self.standing[0].run
-        hardware = device.pick(self.options.train.device, base.train.precision)
-        about = provenance(hardware, base.train.seed)
+        base, about = self.standing[0].run, origins(self.heats)
+        first = f"{_offer(base)}, {counted(self.options.seeds, 'seed')}{_origin(about)}."
         return {
-            "rows": ranked([self._row(one) for one in self.standing]),
-            "notes": self._notes(about),
-            "runs": self.ended,
+            "rows": rows(self.heats, self.record, self.sizes),
+            "notes": [first, *notes(self.heats, self.record)],
+            "runs": self.record.ended,
             "run": to_json(base),
+            "seed": base.train.seed,
+            "started_at": self.record.started_at,
             **about,
         }
-
-    def _row(self, one: Contestant) -> dict[str, Any]:
-        tokens = self.tokens[one.name]
-        split = tokens.split("train")
-        heats = [heat for heat in self.heats if heat.contestant == one]
-        found = [
-            figures(heat.path, split.size_bytes / len(split.ids)) if self.finished(heat) else None
-            for heat in heats
-        ]
-        model = build_model(for_vocab(one.run, tokens.vocab.size), "meta")
-        return {
-            "name": one.name,
-            "settings": list(one.settings),
-            "status": self._status(heats),
-            "parameters": cost(model).parameters_training,
-            **averaged(found),
-        }
-
-    def _status(self, heats: Sequence[Heat]) -> str:
-        if all(self.finished(heat) for heat in heats):
-            return FINISHED
-        return FAILED if any(self._failure(heat) for heat in heats) else UNFINISHED
-
-    def _failure(self, heat: Heat) -> str:
-        ended = self.ended.get(heat.path.name, "")
-        return ended if ended.startswith(FAILED) else ""
-
-    def _notes(self, about: Mapping[str, Any]) -> list[str]:
-        base = self.standing[0].run
-        units = {"minutes": base.train.minutes, "steps": base.train.steps}
-        units["epochs"] = base.train.epochs
-        budget = ", ".join(f"{value:g} {unit}" for unit, value in units.items() if value)
-        seeds = counted(self.options.seeds, "seed")
-        origin = f"{about['device']}, commit {about['commit'] or 'unknown'}"
-        named = [one for one in self.standing[1:] if one.name != "; ".join(one.settings)]
-        return [
-            f"{base.recipe}, {budget} each, {seeds}; {origin}.",
-            *(f"{one.name}: {'; '.join(one.settings)}" for one in named),
-            *(
-                f"{heat.title}, {failure}"
-                for heat in self.heats
-                if (failure := self._failure(heat))
-            ),
-        ]
-
-    def _refuse_another(self) -> None:
-        if self.out.exists() and not self.out.is_dir():
-            raise UserError(f"{self.out} is a file; --out names a folder")
-        if is_run(self.out):
-            raise UserError(f"{self.out} is a run; --out names a folder for several")
-        for heat in self.heats:
-            refuse_another(heat.path, heat.run, "comparison")
-
-    def _before(self) -> dict[str, str]:
-        path = self.out / "compare.json"
-        known = files.read_object(path).get("runs") if path.exists() else {}
-        if not isinstance(known, dict):
-            raise UserError(f"{path} is of no comparison of ours; change --out, or remove it")
-        return {str(name): str(ended) for name, ended in known.items()}
 
 
 def compare(comparison: Comparison) -> tuple[int, dict[str, Any]]:
     """Train whoever is missing, one after the other; the signal that ended it (or 0), a record."""
     with files.locked(comparison.out), relaying() as relay:
+        comparison.recall()
         for heat in comparison.missing():
+            _refuse_taken(heat.path)
             comparison.begin(heat)
             status, reason = _trained(heat, relay, comparison.options)
             # One that was told to stop has not failed.
@@ -191,17 +114,81 @@ def compare(comparison: Comparison) -> tuple[int, dict[str, Any]]:
         return relay.signal, comparison.write()
 
 
-def _checked(standing: Sequence[Contestant], options: TrainOptions) -> dict[str, Tokens]:
-    """Each contestant's text, once everything that can be refused early has been."""
-    found: dict[str, Tokens] = {}
+def rows(heats: Sequence[Heat], record: Record, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
+    """A row per contestant, best first; `sizes` are parameters by name."""
+    by_name: dict[str, list[Heat]] = {}
+    for heat in heats:
+        by_name.setdefault(heat.contestant.name, []).append(heat)
+    found = [
+        {
+            "name": name,
+            "settings": list(own[0].contestant.settings),
+            "status": record.status(own),
+            "parameters": sizes[name],
+            **averaged([record.figures(heat) for heat in own]),
+        }
+        for name, own in by_name.items()
+    ]
+    return ranked(found)
+
+
+def notes(heats: Sequence[Heat], record: Record) -> list[str]:
+    """What names stand for, what failed, and what the folder holds besides."""
+    one_each = [heat.contestant for heat in heats if heat.seed == 0]
+    named = [one for one in one_each if one.settings and one.name != "; ".join(one.settings)]
+    failed = [f"{heat.title}, {record.failure(heat)}" for heat in heats if record.failure(heat)]
+    others = sorted(set(record.ended) - {heat.path.name for heat in heats})
+    return [
+        *(f"{one.name}: {'; '.join(one.settings)}" for one in named),
+        *failed,
+        *(
+            [f"Not asked for this time, so not in the table: {', '.join(others)}."]
+            if others
+            else []
+        ),
+    ]
+
+
+def _offer(base: RunConfig) -> str:
+    units = {"minutes": base.train.minutes, "steps": base.train.steps, "epochs": base.train.epochs}
+    budget = ", ".join(f"{value:g} {unit}" for unit, value in units.items() if value)
+    return f"{base.recipe}, {budget} each"
+
+
+def _origin(about: Mapping[str, Sequence[str]]) -> str:
+    if not about["commits"]:
+        return ""
+    return f"; {', '.join(about['devices'])}; commit {', '.join(about['commits'])}"
+
+
+def _refuse_another(out: Path, heats: Sequence[Heat]) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; --out names a folder")
+    if is_run(out):
+        raise UserError(f"{out} is a run; --out names a folder for several")
+    for heat in heats:
+        refuse_another(heat.path, heat.run, "comparison")
+
+
+def _refuse_taken(path: Path) -> None:
+    """Somebody who trains there would make ours fail, and share the device with the next one."""
+    if path.exists():
+        with files.locked(path):
+            pass
+
+
+def _checked(standing: Sequence[Contestant], options: TrainOptions) -> dict[str, int]:
+    """Each contestant's parameters, once everything that can be refused early has been."""
+    tokens = prepare(standing[0].run.data, options.source, progress=options.progress)
+    found: dict[str, int] = {}
     for one in standing:
-        device.pick(options.device, one.run.train.precision)
         try:
-            tokens = prepare(one.run.data, options.source, progress=options.progress)
+            device.pick(options.device, one.run.train.precision)
             rehearse(one.run, tokens)
+            model = build_model(for_vocab(one.run, tokens.vocab.size), "meta")
         except UserError as problem:
             raise UserError(f"{one.name}: {problem}") from None
-        found[one.name] = tokens
+        found[one.name] = cost(model).parameters_deployed
     return found
 
 

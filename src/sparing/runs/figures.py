@@ -56,7 +56,11 @@ class Figures:
     bytes_per_s: float | None
     """Between the first and the last `train` entry, which leaves out compilation."""
     peak_bytes: float | None
+    """The most that any entry tells: of the device, or resident where that is a CPU."""
+    judged: Score | None
+    """What the training itself measured last."""
     valid: Score | None
+    """Of the whole split where that was evaluated, else what the training measured last."""
     test: Score | None
     device: str | None
 
@@ -76,6 +80,7 @@ def read_figures(folder: RunFolder) -> Figures:
         elapsed_s=_last(notes, "elapsed_s"),
         bytes_per_s=None if speed is None or size is None else size * speed,
         peak_bytes=max(_numbers(notes, "peak_bytes"), default=None),
+        judged=_judged(run, entries),
         valid=valid,
         test=test,
         device=device_of(folder),
@@ -124,6 +129,17 @@ def _score(entry: Mapping[str, Any], words: Sequence[str], *, whole: bool) -> Sc
     more = [word for word in words if word != protocol and not word.startswith(IN_HOW)]
     reading = ", ".join(filter(None, [protocol, how, *more]))
     return Score(bits, int(size), whole, reading, int(step))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of worst less best."""
+    return (max(values) - min(values)) / 2
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _stored(folder: RunFolder, name: str) -> dict[str, Any]:

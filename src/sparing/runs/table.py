@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sparing.errors import UserError
-from sparing.runs.figures import Figures, Score, read_figures
+from sparing.runs.figures import Figures, Score, mean, read_figures, spread
 from sparing.runs.folder import RunFolder, is_run
+from sparing.runs.layout import markdown
 
-SEED = re.compile(r"seed\d+")
-"""Folders that differ in nothing but the seed are called so."""
+SEED = re.compile(r"(?:(?P<name>.*)-)?seed\d+")
+"""Folders that differ in nothing but the seed are called so: NAME/seedN or NAME-seedN."""
 INSIDE = ("checkpoints", "plots", "tensorboard")
 """Folders of a run that hold no runs."""
 NOTHING = "-"
@@ -27,7 +28,7 @@ class Row:
     runs: tuple[Figures, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Means over the seeds; None for what no run of the row tells."""
+        """Means over the seeds (of memory, the most); None for what no run of the row tells."""
         return {
             "run": self.name,
             "paths": list(self.paths),
@@ -37,7 +38,7 @@ class Row:
             "bytes_read": self._mean("bytes_read"),
             "elapsed_s": self._mean("elapsed_s"),
             "bytes_per_s": self._mean("bytes_per_s"),
-            "peak_bytes": self._mean("peak_bytes"),
+            "peak_bytes": max(filter(None, (run.peak_bytes for run in self.runs)), default=None),
             "valid": folded([run.valid for run in self.runs]),
             "test": folded([run.test for run in self.runs]),
             "device": ", ".join(dict.fromkeys(run.device for run in self.runs if run.device))
@@ -45,7 +46,7 @@ class Row:
         }
 
     def _mean(self, field: str) -> float | None:
-        return _mean([getattr(run, field) for run in self.runs])
+        return mean([getattr(run, field) for run in self.runs])
 
 
 def read_rows(folder: Path) -> tuple[list[Row], list[str]]:
@@ -60,7 +61,9 @@ def read_rows(folder: Path) -> tuple[list[Row], list[str]]:
             found[place.relative_to(folder)] = read_figures(_complete(place))
         except (UserError, OSError) as problem:
             problems.append(f"{place} is left out: {' '.join(str(problem).split())}")
-    return fold(found, folder), problems
+    kept, copies = without_copies(found)
+    problems += [f"{folder / path} is left out: {reason}" for path, reason in copies.items()]
+    return fold(kept, folder), problems
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -75,16 +78,29 @@ def runs_below(folder: Path) -> list[Path]:
     return found
 
 
+def without_copies(
+    found: Mapping[Path, Figures],
+) -> tuple[dict[Path, Figures], dict[Path, str]]:
+    """Runs of which each seed of a row is there once, and why the others do not count."""
+    first: dict[tuple[Path, str, int], Path] = {}
+    copies: dict[Path, str] = {}
+    for path, figures in found.items():
+        other = first.setdefault((*_row_of(path, figures), figures.seed), path)
+        if other != path:
+            copies[path] = f"it has the settings and the seed ({figures.seed}) of {other}"
+    return {path: each for path, each in found.items() if path not in copies}, copies
+
+
 def fold(found: Mapping[Path, Figures], folder: Path) -> list[Row]:
-    """Seeds of one recipe, `RECIPE/seedN`, in one row; paths are relative to `folder`."""
+    """Seeds of one recipe, NAME/seedN or NAME-seedN, in one row; paths relative to `folder`."""
     groups: dict[tuple[Path, str], list[Path]] = {}
     for path, figures in found.items():
-        key = (path.parent, repr(figures.settings)) if SEED.fullmatch(path.name) else (path, "")
-        groups.setdefault(key, []).append(path)
+        groups.setdefault(_row_of(path, figures), []).append(path)
     homes = [home for home, _ in groups]
     rows = []
     for (home, _), paths in groups.items():
-        name = home if homes.count(home) == 1 else home / "+".join(path.name for path in paths)
+        apart = paths[0].parent / "+".join(path.name for path in paths)
+        name = home if homes.count(home) == 1 else apart
         rows.append(
             Row(
                 (Path(folder.resolve().name) if name == Path() else name).as_posix(),
@@ -95,6 +111,12 @@ def fold(found: Mapping[Path, Figures], folder: Path) -> list[Row]:
     return sorted(rows, key=lambda row: row.name)
 
 
+def _row_of(path: Path, figures: Figures) -> tuple[Path, str]:
+    """What runs of one row have in common: a place without the seed, and all settings but that."""
+    seed = SEED.fullmatch(path.name)
+    return (path.parent / (seed["name"] or ""), repr(figures.settings)) if seed else (path, "")
+
+
 def folded(scores: Sequence[Score | None]) -> dict[str, Any] | None:
     """Mean and spread (half of worst less best) over those measured as the first one was."""
     known = [score for score in scores if score is not None]
@@ -103,9 +125,10 @@ def folded(scores: Sequence[Score | None]) -> dict[str, Any] | None:
         return None
     bits = [each.bits_per_byte for each in alike]
     return {
-        **{key: value for key, value in asdict(alike[0]).items() if key != "step"},
-        "bits_per_byte": sum(bits) / len(bits),
-        "spread": (max(bits) - min(bits)) / 2,
+        **asdict(alike[0]),
+        "bits_per_byte": mean(bits),
+        "step": mean([each.step for each in alike]),
+        "spread": spread(bits),
         "by_seed": bits,
     }
 
@@ -145,9 +168,7 @@ def as_text(rows: Iterable[Row]) -> str:
 def as_markdown(rows: Iterable[Row]) -> str:
     """A table for a document."""
     heads, *lines = _cells(rows)
-    rule = ["---" if head in WORDS else "---:" for head in heads]
-    code = [[f"`{line[0]}`", *line[1:]] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *code])
+    return markdown(heads, [[f"`{line[0]}`", *line[1:]] for line in lines], words=WORDS)
 
 
 def _cells(rows: Iterable[Row]) -> list[list[str]]:
@@ -165,13 +186,13 @@ def _scored(told: Mapping[str, Any] | None, seeds: int) -> str:
     if told is None:
         return NOTHING
     count = len(told["by_seed"])
-    spread = f" ± {told['spread']:.4f}" if count > 1 else ""
+    around = f" ± {told['spread']:.4f}" if count > 1 else ""
     remarks = [f"{count} of {seeds} seeds"] if count < seeds else []
     if not told["whole"]:
         remarks += [f"first {told['bytes']:,} bytes"]
     protocol = told["reading"].partition(",")[0]
     remarks += [protocol] if protocol != "bytes" else []
-    return f"{told['bits_per_byte']:.4f}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+    return f"{told['bits_per_byte']:.4f}{around}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _rounded(value: float | None, unit: float, digits: int = 1) -> str:
@@ -180,11 +201,6 @@ def _rounded(value: float | None, unit: float, digits: int = 1) -> str:
 
 def _measured(score: Score) -> tuple[str, int, bool]:
     return score.reading, score.bytes, score.whole
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _complete(place: Path) -> RunFolder:

@@ -14,10 +14,13 @@ RECIPE = "recipe"
 SEPARATOR = re.compile(r";|,(?=\s*\w+(?:\.\w+)+\s*=)")
 """Between two settings; a comma inside a value is followed by no `group.name=`."""
 ALIKE = (
-    "recipe:", "family:", "model.vocab_size:", "data.corpus:", "data.newlines:", "evaluate.",
-    "train.evaluate_bytes:", "train.steps:", "train.epochs:", "train.minutes:",
+    "recipe:", "family:", "model.vocab_size:", "data.", "evaluate.", "train.evaluate_bytes:",
+    "train.steps:", "train.epochs:", "train.minutes:", "train.seed:",
 )  # fmt: skip
-"""Settings without which figures of two contestants would not compare."""
+"""Settings in which contestants may not differ, or their figures would not compare.
+
+A vocabulary may drop white space or case, so that less is left to predict.
+"""
 LONGEST = 80
 """Characters of a folder's name."""
 
@@ -68,7 +71,10 @@ def _read(base: RunConfig, text: str) -> Contestant:
     name = " ".join(name.split()) or "; ".join(settings)
     if not settings or not name.isprintable():
         raise UserError(f'cannot read try {text!r}; write it as "a.b=1; c.d=2" or "name: a.b=1"')
-    run = with_settings(base, settings)
+    try:
+        run = with_settings(base, settings)
+    except UserError as problem:
+        raise UserError(f"{name}: {problem}") from None
     if unlike := [each for each in differences(base, run) if each.startswith(ALIKE)]:
         raise UserError(f"try {name!r} cannot change {unlike[0]}: that is the same for all (--set)")
     return Contestant(name, run, tuple(settings))

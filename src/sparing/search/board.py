@@ -19,6 +19,7 @@ from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json
+from sparing.runs.figures import spread
 from sparing.runs.folder import (
     RunFolder,
     is_run,
@@ -27,8 +28,8 @@ from sparing.runs.folder import (
     prepare_for_run,
     refuse_another,
 )
+from sparing.runs.layout import markdown
 from sparing.runs.provenance import provenance
-from sparing.runs.standings import markdown, spread
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
 from sparing.search.derive import derive, searched
@@ -169,7 +170,7 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
         )
         for row in sorted(rows, key=lambda each: float(each["valid"]))
     ]
-    return markdown(heads, cells, notes)
+    return markdown(heads, cells, notes, words=("network", "pattern"))
 
 
 def _letters(searches: Sequence[RunFolder]) -> str:
@@ -254,7 +255,7 @@ def _row(
         "name": entry.name,
         "kind": entry.kind,
         "pattern": entry.pattern,
-        "parameters": price.parameters_training,
+        "parameters": price.parameters_deployed,
         "flops_per_token": price.flops_per_token,
         **{f"{regime}_ms": found[entry.pattern] for regime, found in times.items()},
         "steps": sum(each["training"]["steps"] for each in read) / seeds,
