@@ -1,5 +1,11 @@
 """Windowed attention: the two fast forms against the definition, gradients included."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +22,7 @@ CASES = {
     "one query": {"segment": 1, "memory": 90, "spans": [5.5, 80.0], "first": [0, 90]},
     "ramp of one": {"segment": 40, "memory": 30, "spans": [3.5, 9.0], "first": [0, 5], "ramp": 1},
     "wider": {"segment": 40, "memory": 30, "spans": [9.5, 50.0], "first": [2, 0], "width": 64},
+    "widest": {"segment": 70, "memory": 64, "spans": [9.5, 80.0], "first": [2, 0], "width": 256},
     "long inside": {"segment": 260, "memory": 300, "spans": [250.5, 400.25], "first": [0, 11]},
 }
 
@@ -112,3 +119,62 @@ def test_entries_in_another_order_of_axes_are_read_rightly() -> None:
         rtol=1e-4,
         atol=2e-5,
     )
+
+
+def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.window_attention import fused
+
+    wanted = outcome(reference.window_attention, CASES["widest"])
+    monkeypatch.setattr(fused, "_shared_bytes", lambda device: 101_376)
+    assert fused._tile(fused.FORWARD, torch.empty(1, 1, 1, 256))["ROWS"] == 32
+    for got, right in zip(outcome(fused.window_attention, CASES["widest"]), wanted, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
+
+
+# Compiles all kernels for a real GPU, which need not be there; prints the shared memory they take.
+COMPILING = """
+import json, sys
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from sparing.ops.window_attention import fused, kernels
+
+width, limit = int(sys.argv[1]), int(sys.argv[2])
+fused._shared_bytes = lambda device: limit
+query = torch.empty(1, 1, 1, width)
+numbers = {"segment": "i32", "memory": "i32", "stride_lane": "i32", "stride_key": "i32",
+           "scale": "fp32", "first_at": "*i32"}
+singles = dict.fromkeys(("span_at", "lse_at", "delta_at", "d_span_at"), "*fp32")
+found = {}
+for name in ("forward", "backward_query", "backward_entries"):
+    kernel = getattr(kernels, name)
+    tile = dict(fused._tile(getattr(fused, name.upper()), query))
+    options = {key: tile.pop(key) for key in ("num_warps", "num_stages")}
+    fixed = {"RAMP": 32, "HEADS": 1, "WIDTH": width, **tile}
+    kinds = {n: (numbers | singles | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16")
+             for n in kernel.arg_names}
+    places = {(kernel.arg_names.index(n),): value for n, value in fixed.items()}
+    source = ASTSource(fn=kernel, signature=kinds, constexprs=places)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    found[name] = made.metadata.shared
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(("width", "limit"), [(64, 101_376), (256, 101_376), (256, 232_448)])
+def test_the_kernels_compile_and_fit_into_shared_memory(
+    width: int, limit: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", COMPILING, str(width), str(limit)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    taken = json.loads(done.stdout)
+    assert len(taken) == 3
+    assert max(taken.values()) <= limit

@@ -18,6 +18,8 @@ BACKWARD_QUERY = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
 BACKWARD_ENTRIES = {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
 """Queries by keys of a tile, and how the compiler spreads it: the quickest of 6 to 8 on an H200."""
 LOG2E = 1.4426950408889634
+ROOMY = 131_072
+"""Bytes of shared memory, as data-centre GPUs have them; others have about 100,000."""
 
 
 def window_attention(
@@ -49,10 +51,10 @@ def _attend(
     batch, segment, heads, width = query.shape
     out = torch.empty_like(query)
     lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
-    grid = (triton.cdiv(segment, FORWARD["ROWS"]), batch * heads)
-    kernels.forward[grid](
+    tile = _tile(FORWARD, query)
+    kernels.forward[(triton.cdiv(segment, tile["ROWS"]), batch * heads)](
         query, memory, fresh, span, first, out, lse, *_sizes(query, memory), _scale(width),
-        RAMP=ramp, HEADS=heads, WIDTH=width, **_tile(FORWARD, width),
+        RAMP=ramp, HEADS=heads, WIDTH=width, **tile,
     )  # fmt: skip
     return out, lse
 
@@ -77,20 +79,19 @@ def _attend_backward(
     delta = torch.empty_like(lse)
     d_query = torch.empty_like(query)
     d_fresh = torch.empty_like(fresh)
-    rows = triton.cdiv(segment, BACKWARD_QUERY["ROWS"])
+    by_query, by_entry = _tile(BACKWARD_QUERY, query), _tile(BACKWARD_ENTRIES, query)
+    rows = triton.cdiv(segment, by_query["ROWS"])
     d_span = query.new_empty(batch, heads, rows, dtype=torch.float32)
     common = (span, first, grad, lse, delta)
     sizes = (*_sizes(query, memory), _scale(width))
     shape = {"RAMP": ramp, "HEADS": heads, "WIDTH": width}
     kernels.backward_query[(rows, batch * heads)](
-        query, memory, fresh, *common, out, d_query, d_span, *sizes, **shape,
-        **_tile(BACKWARD_QUERY, width),
-    )  # fmt: skip
-    columns = triton.cdiv(segment, BACKWARD_ENTRIES["COLUMNS"])
+        query, memory, fresh, *common, out, d_query, d_span, *sizes, **shape, **by_query
+    )
+    columns = triton.cdiv(segment, by_entry["COLUMNS"])
     kernels.backward_entries[(columns, batch * heads)](
-        query, fresh, *common, d_fresh, segment, memory.size(1), _scale(width), **shape,
-        **_tile(BACKWARD_ENTRIES, width),
-    )  # fmt: skip
+        query, fresh, *common, d_fresh, segment, memory.size(1), _scale(width), **shape, **by_entry
+    )
     return d_query, d_fresh, d_span.sum((0, 2))
 
 
@@ -115,9 +116,26 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 _attend.register_autograd(_gradients, setup_context=_save)
 
 
-def _tile(usual: dict[str, int], width: int) -> dict[str, int]:
-    """Wide heads need more registers and more shared memory for each tile."""
-    return usual if width <= 64 else usual | {"num_warps": 8, "num_stages": 3 - width // 128}
+def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
+    """Wide heads need more registers and more shared memory for each tile.
+
+    For the widest these are the largest tiles of which (next to) nothing spills from the registers.
+    """
+    width = query.size(-1)
+    if width <= 64:
+        return usual
+    if width <= 128:
+        return usual | {"num_warps": 8, "num_stages": 2}
+    rows = 64 if _shared_bytes(query.device) >= ROOMY else 32
+    return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory that a program may use; no limit where kernels run as plain Python."""
+    if device.type != "cuda":
+        return ROOMY
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    return int(properties["max_shared_mem"])
 
 
 def _scale(width: int) -> float:
