@@ -14,12 +14,17 @@ TINY = ["train.batch=2", "train.segment=8", "model.dim=16", "model.boom_dim=16",
 
 def test_the_longest_come_first_and_add_up_to_no_more_than_all() -> None:
     run = with_settings(small(recipe("quickstart"), "train"), TINY)
-    found = bench_profile(run, device.pick("cpu", "float32"), steps=2, rows=6)
+    found = bench_profile(run, device.pick("cpu", "float32"), steps=2, rows=1000)
     spent = [row["ms"] for row in found["work"]]
-    assert len(spent) == 6
     assert spent == sorted(spent, reverse=True)
-    assert 0 < sum(spent) <= found["busy_ms"]
+    assert 0 < sum(spent) <= found["busy_ms"] * (1 + 1e-9)
     assert any("lstm" in row["what"] or "mm" in row["what"] for row in found["work"])
+
+
+def test_no_more_rows_are_told_than_asked_for() -> None:
+    run = with_settings(small(recipe("quickstart"), "train"), TINY)
+    found = bench_profile(run, device.pick("cpu", "float32"), steps=1, rows=6)
+    assert len(found["work"]) == 6
 
 
 def test_no_rows_are_refused() -> None:
