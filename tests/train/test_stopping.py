@@ -2,12 +2,22 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from sparing.train.stopping import Stop, stopping
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A runner in the background of a shell is started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_alone_the_second_signal_ends_the_process() -> None:
     with stopping() as stop:
         os.kill(os.getpid(), signal.SIGINT)
