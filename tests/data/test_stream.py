@@ -31,6 +31,7 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         halved=draw(st.sampled_from([0.0, 0.05, 1.0])),
         longest=draw(st.sampled_from([None, 1, 25])),
         filled=draw(st.booleans()),
+        turned=draw(st.booleans()),
     )
     least = config.batch * config.segment
     return counting(draw(st.integers(least, least + 200))), config
@@ -123,6 +124,20 @@ def test_a_short_example_by_hand() -> None:
     assert second.targets_BT.tolist() == [[IGNORED], [6]]
     assert second.count == 1
     assert stream.tokens_per_epoch == 7
+
+
+def test_a_turned_text_begins_elsewhere_in_every_later_epoch() -> None:
+    stream = Stream(counting(40), StreamConfig(batch=2, segment=5, turned=True, seed=3))
+    walk = stream.segments()
+    epochs = []
+    for _ in range(3):
+        lanes = torch.cat([next(walk).targets_BT for _ in range(4)], dim=1)
+        epochs.append(lanes)
+        assert sorted(lanes.flatten().tolist()) == list(range(40))
+        for lane in lanes:
+            assert torch.equal(lane, (lane[0] + torch.arange(20)) % 40)
+    assert epochs[0][:, 0].tolist() == [0, 20]
+    assert len({int(lanes[0, 0]) for lanes in epochs}) == 3
 
 
 def test_a_filled_segment_reads_on_and_counts_no_more() -> None:

@@ -232,8 +232,9 @@ def test_saved_by_two_it_is_resumed_by_four(two: Crew, four: Crew, tmp_path: Pat
     resumed_elsewhere(two, four, tmp_path, Plan(steps=24))
 
 
+# What fades with the share of the budget done is another thing in half a run.
 @pytest.mark.soak
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", [name for name in SHARED if "foresight" not in name])
 def test_every_config_is_resumed_by_one_and_by_four(
     name: str, two: Crew, four: Crew, tmp_path: Path
 ) -> None:

@@ -62,7 +62,10 @@ class StreamConfig:
     longest: int | None = None
     """The most tokens of a randomised segment; none: `segment`."""
     seed: int = 0
-    """Of the randomised lengths."""
+    """Of the randomised lengths, and of the places where epochs begin."""
+    turned: bool = False
+    """Every epoch but the first begins elsewhere in the text, which goes round: lanes and segments
+    are cut at other places each time."""
     filled: bool = False
     """The last segment of an epoch is not cut short, for its length would be compiled anew; what is
     too much of it is read, but is no target."""
@@ -130,9 +133,7 @@ class Stream:
         drawn = self._draw(cursor)
         length = min(drawn, self._longest - cursor.position)
         end = cursor.position + length
-        window_BT = torch.from_numpy(
-            self._window(cursor.position, drawn if self.config.filled else length)
-        )
+        window_BT = torch.from_numpy(self._window(cursor, drawn if self.config.filled else length))
         # A copy even of a single lane, whose inputs must not lose what is ignored as a target.
         targets_BT = window_BT[:, 1:].clone(memory_format=torch.contiguous_format)
         left_B1 = torch.from_numpy(self._lengths_B - cursor.position)[:, None]
@@ -147,19 +148,27 @@ class Stream:
             length=length,
         )
 
-    def _window(self, position: int, length: int) -> npt.NDArray[np.int64]:
+    def _window(self, cursor: Cursor, length: int) -> npt.NDArray[np.int64]:
         """Per lane the tokens of a segment and the one before them.
 
-        A lane that is filled up reads on in the next one's text; past the last stands the start
-        token.
+        A lane that is filled up reads on in the next one's text, the last in that of the first.
         """
         ids = np.asarray(self.split.ids)
-        window_BT = np.full((self._begins_B.size, length + 1), self.split.start, np.int64)
-        for lane, begin in enumerate((self._begins_B + position).tolist()):
-            skipped = 0 if begin else 1
-            found = ids[begin - 1 + skipped : begin + length]
-            window_BT[lane, skipped : skipped + found.size] = found
+        window_BT = np.empty((self._begins_B.size, length + 1), np.int64)
+        begins_B = self._begins_B + (cursor.position + self._turn(cursor.epoch))
+        for lane, begin in enumerate((begins_B % self.tokens_per_epoch).tolist()):
+            window_BT[lane, 0] = ids[begin - 1] if begin else self.split.start
+            found = ids[begin : begin + length]
+            window_BT[lane, 1 : 1 + found.size] = found
+            window_BT[lane, 1 + found.size :] = np.resize(ids, length - found.size)
         return window_BT
+
+    def _turn(self, epoch: int) -> int:
+        """By how many tokens this epoch's text begins later."""
+        if not self.config.turned or epoch == 0:
+            return 0
+        random = np.random.default_rng((self.config.seed, epoch))
+        return int(random.integers(self.tokens_per_epoch))
 
     def _draw(self, cursor: Cursor) -> int:
         if not self.config.randomised:

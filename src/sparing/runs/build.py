@@ -83,6 +83,7 @@ def stream_config(run: RunConfig, *, filled: bool = False) -> StreamConfig:
         halved=t.halved,
         longest=t.longest,
         seed=t.seed,
+        turned=t.turned,
         filled=filled,
     )
 

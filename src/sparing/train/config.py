@@ -24,6 +24,8 @@ class TrainConfig:
     """Share of the randomised lengths that lie near half of `segment`."""
     longest: int | None = None
     """The most tokens of a randomised segment; none: `segment`."""
+    turned: bool = False
+    """Begin every epoch but the first elsewhere in the text, so that segments are cut anew."""
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
     batch_split: int = 1
@@ -35,7 +37,7 @@ class TrainConfig:
     minutes: float | None = None
     """Stop after this much time, learning rate annealed to the end of it."""
     seed: int = 1111
-    """Seeds weights, dropout and segment lengths."""
+    """Seeds weights, dropout, segment lengths and where epochs begin."""
     precision: Precision = "auto"
     """Precision of matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     reduction: Reduction = "float32"
