@@ -125,7 +125,8 @@ def _lives(number: int) -> bool:
 def test_a_child_is_heard_when_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     ears, mouth = os.pipe()
     os.close(ears)
-    program = "for n in range(100_000): print(n)"
+    # Unheard, it would stand still until the alarm.
+    program = "import signal; signal.alarm(20)\nfor n in range(100_000): print(n)"
     with contextlib.suppress(BrokenPipeError), open(mouth, "w") as gone:
         monkeypatch.setattr(sys, "stderr", gone)
         assert Relay().run(python(program), shown=True) == (0, "99999")

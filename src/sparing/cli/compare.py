@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparing.cli.options import Device, Json, Settings, Source, show
+from sparing.cli.options import Device, Json, Settings, Source, show_table, stopped
 from sparing.cli.train import named, settled
 from sparing.errors import UserError
 from sparing.plot.curves import draw_curves
@@ -73,12 +73,8 @@ def compare(
     comparison = Comparison(contestants(base, tries or []), out, options)
     signal, record = run_comparison(comparison)
     if signal:
-        typer.echo("stopped; the same command goes on", err=True)
-        return 128 + signal
-    if as_json:
-        show(record, as_json=True)
-    else:
-        typer.echo(table(record["rows"], record["notes"]), nl=False)
+        return stopped(signal)
+    show_table(record, table, as_json=as_json)
     _draw(comparison.finished(), out, "minutes" if base.train.minutes else "steps")
     return int(any(row["status"] == FAILED for row in record["rows"]))
 

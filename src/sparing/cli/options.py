@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,20 @@ def show(data: dict[str, Any], *, as_json: bool) -> None:
     width = max(len(name) for name in data)
     for name, value in data.items():
         typer.echo(f"{name:<{width}}  {_words(value)}")
+
+
+def show_table(
+    record: Mapping[str, Any], table: Callable[[Any, Any], str], *, as_json: bool
+) -> None:
+    """Print a record of rows and notes: JSON for programs, a table of them for people."""
+    words = json.dumps(record) if as_json else table(record["rows"], record["notes"]).rstrip()
+    typer.echo(words)
+
+
+def stopped(signal: int) -> int:
+    """The exit status of a verb that a signal has ended, and that goes on where it was."""
+    typer.echo("stopped; the same command goes on", err=True)
+    return 128 + signal
 
 
 def say(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sparing import files
-from sparing.cli.options import Device, Json, Settings, Source, show
+from sparing.cli.options import Device, Json, Settings, Source, show, show_table, stopped
 from sparing.cli.train import default_path, named, settled
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig, to_json
@@ -108,10 +108,6 @@ def board(
     options = BoardOptions(seeds=seeds, chances=chances, train=train)
     signal, record = make_board(runs, base, out, options)
     if signal:
-        typer.echo("stopped; the same command goes on", err=True)
-        return 128 + signal
-    if as_json:
-        show(record, as_json=True)
-    else:
-        typer.echo(table(record["rows"], record["notes"]))
+        return stopped(signal)
+    show_table(record, table, as_json=as_json)
     return 0

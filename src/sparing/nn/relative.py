@@ -99,7 +99,7 @@ class PositionTable:
         keys: int,
         most: int,
         weights: Sequence[Tensor],
-        project: Callable[[int], list[Tensor]],
+        project: Project,
     ) -> list[Tensor]:
         """The newest `keys` rows of every layer; at most `most` will ever be asked for."""
         stamp = [(weight, _version(weight)) for weight in weights]

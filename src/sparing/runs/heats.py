@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ from sparing.errors import UserError
 from sparing.runs.config import RunConfig
 from sparing.runs.figures import Figures, read_figures
 from sparing.runs.folder import RunFolder, is_run
+from sparing.runs.provenance import now
 from sparing.runs.tries import Contestant
 
 FINISHED, FAILED, UNFINISHED = "finished", "failed", "unfinished"
@@ -36,17 +36,13 @@ class Heat:
         return f"{self.contestant.name}, seed {self.seed + 1}"
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 @dataclass(slots=True)
 class Record:
     """What a comparison remembers from call to call."""
 
     ended: dict[str, str] = field(default_factory=dict)
     """`finished`, or `failed: ` and why, by the name of a heat's folder."""
-    started_at: str = field(default_factory=_now)
+    started_at: str = field(default_factory=now)
     """Of the first call."""
     _figures: dict[str, Figures] = field(default_factory=dict)
 

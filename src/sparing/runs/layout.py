@@ -2,6 +2,14 @@
 
 from collections.abc import Collection, Sequence
 
+NOTHING = "-"
+"""A cell for what is not known."""
+
+
+def rounded(value: float | None, form: str, unit: float = 1) -> str:
+    """A cell for a number counted in `unit`s."""
+    return NOTHING if value is None else format(value / unit, form)
+
 
 def markdown(
     heads: Sequence[str],

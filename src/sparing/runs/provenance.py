@@ -26,8 +26,13 @@ def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
         "seed": seed,
         "processes": launch().size,
         "launch": launch().id,
-        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started_at": now(),
     }
+
+
+def now() -> str:
+    """The time, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit() -> str | None:

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparing.runs.figures import Figures, mean, spread
-from sparing.runs.layout import markdown
+from sparing.runs.layout import NOTHING, markdown, rounded
 
 HEADS = (
     "contestant", "valid bits/byte", "± seeds", "to recipe", "steps", "MB read", "kB/s",
     "peak GiB", "minutes", "parameters",
 )  # fmt: skip
 MEANS = ("bytes_read", "bytes_per_s", "elapsed_s")
-NOTHING = "-"
 
 
 def averaged(found: Sequence[Figures | None]) -> dict[str, Any]:
@@ -57,15 +56,11 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         row["name"],
         f"{row['valid']:.4f}",
         f"{row['valid_spread']:.4f}" if len(row["valid_by_seed"]) > 1 else NOTHING,
-        _rounded(row["difference"] if row["settings"] else None, "+.4f"),
-        _rounded(row["steps"], ",.0f"),
-        _rounded(row["bytes_read"], ",.2f", 1e6),
-        _rounded(row["bytes_per_s"], ",.1f", 1e3),
-        _rounded(row["peak_bytes"], ".2f", 2**30),
-        _rounded(row["elapsed_s"], ".2f", 60),
+        rounded(row["difference"] if row["settings"] else None, "+.4f"),
+        rounded(row["steps"], ",.0f"),
+        rounded(row["bytes_read"], ",.2f", 1e6),
+        rounded(row["bytes_per_s"], ",.1f", 1e3),
+        rounded(row["peak_bytes"], ".2f", 2**30),
+        rounded(row["elapsed_s"], ".2f", 60),
         size,
     ]
-
-
-def _rounded(value: float | None, form: str, unit: float = 1) -> str:
-    return NOTHING if value is None else format(value / unit, form)

@@ -10,13 +10,12 @@ from typing import Any
 from sparing.errors import UserError
 from sparing.runs.figures import Figures, Score, mean, read_figures, spread
 from sparing.runs.folder import RunFolder, is_run
-from sparing.runs.layout import markdown
+from sparing.runs.layout import NOTHING, markdown, rounded
 
 SEED = re.compile(r"(?:(?P<name>.*)-)?seed\d+")
 """Folders that differ in nothing but the seed are called so: NAME/seedN or NAME-seedN."""
 INSIDE = ("checkpoints", "plots", "tensorboard")
 """Folders of a run that hold no runs."""
-NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +135,10 @@ def folded(scores: Sequence[Score | None]) -> dict[str, Any] | None:
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "run": lambda row: _named(row),
     "parameters": lambda row: f"{row['parameters'] / 1e6:.1f}M",
-    "MB read": lambda row: _rounded(row["bytes_read"], 1e6),
-    "minutes": lambda row: _rounded(row["elapsed_s"], 60),
-    "kB/s": lambda row: _rounded(row["bytes_per_s"], 1e3, 0),
-    "peak GiB": lambda row: _rounded(row["peak_bytes"], 2**30),
+    "MB read": lambda row: rounded(row["bytes_read"], ",.1f", 1e6),
+    "minutes": lambda row: rounded(row["elapsed_s"], ",.1f", 60),
+    "kB/s": lambda row: rounded(row["bytes_per_s"], ",.0f", 1e3),
+    "peak GiB": lambda row: rounded(row["peak_bytes"], ",.1f", 2**30),
     "valid": lambda row: _scored(row["valid"], len(row["seeds"])),
     "test": lambda row: _scored(row["test"], len(row["seeds"])),
     "test read as": lambda row: row["test"]["reading"] if row["test"] else NOTHING,
@@ -193,10 +192,6 @@ def _scored(told: Mapping[str, Any] | None, seeds: int) -> str:
     protocol = told["reading"].partition(",")[0]
     remarks += [protocol] if protocol != "bytes" else []
     return f"{told['bits_per_byte']:.4f}{around}" + (f" ({', '.join(remarks)})" if remarks else "")
-
-
-def _rounded(value: float | None, unit: float, digits: int = 1) -> str:
-    return NOTHING if value is None else f"{value / unit:,.{digits}f}"
 
 
 def _measured(score: Score) -> tuple[str, int, bool]:

@@ -37,23 +37,29 @@ def _edge(position, column, span, start, columns, RAMP: tl.constexpr):
 
 
 @triton.jit
+def _entries(keys, values, stride_key, column, columns, MASKED: tl.constexpr, WIDTH: tl.constexpr):
+    """A tile of keys and values; nothing past the last column."""
+    offset = column[:, None] * stride_key + tl.arange(0, WIDTH)[None, :]
+    if MASKED:
+        inside = (column < columns)[:, None]
+        key = tl.load(keys + offset, mask=inside, other=0.0)
+        value = tl.load(values + offset, mask=inside, other=0.0)
+    else:
+        key = tl.load(keys + offset)
+        value = tl.load(values + offset)
+    return key, value
+
+
+@triton.jit
 def _sum_tiles(
     accumulated, largest, total, query, keys, values, stride_key, position, low, high, span, start,
     columns, scale,
     MASKED: tl.constexpr, RAMP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles [low, high) to a running softmax."""
-    channel = tl.arange(0, WIDTH)
     for begin in range(low, high, COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
-        offset = column[:, None] * stride_key + channel[None, :]
-        if MASKED:
-            inside = (column < columns)[:, None]
-            key = tl.load(keys + offset, mask=inside, other=0.0)
-            value = tl.load(values + offset, mask=inside, other=0.0)
-        else:
-            key = tl.load(keys + offset)
-            value = tl.load(values + offset)
+        key, value = _entries(keys, values, stride_key, column, columns, MASKED, WIDTH)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         if MASKED:
             raw, seen = _edge(position[:, None], column[None, :], span, start, columns, RAMP)
@@ -133,17 +139,9 @@ def _query_tiles(
     start, columns, scale,
     MASKED: tl.constexpr, RAMP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    channel = tl.arange(0, WIDTH)
     for begin in range(low, high, COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
-        offset = column[:, None] * stride_key + channel[None, :]
-        if MASKED:
-            inside = (column < columns)[:, None]
-            key = tl.load(keys + offset, mask=inside, other=0.0)
-            value = tl.load(values + offset, mask=inside, other=0.0)
-        else:
-            key = tl.load(keys + offset)
-            value = tl.load(values + offset)
+        key, value = _entries(keys, values, stride_key, column, columns, MASKED, WIDTH)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         change = tl.dot(grad, tl.trans(value), input_precision="ieee") - delta[:, None]
         if MASKED:

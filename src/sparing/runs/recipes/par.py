@@ -7,6 +7,7 @@ from sparing.models.branches import StackConfig
 from sparing.models.patterns import interleaved, par, sandwich, sha
 from sparing.models.supernet import SupernetConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
+from sparing.runs.recipes.stack import MUON
 from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
@@ -133,9 +134,7 @@ def wikitext2_par() -> RunConfig:
             checkpoint_every=5000,
             compiled=COMPILED,
         ),
-        optim=OptimConfig(
-            name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
-        ),
+        optim=MUON,
         schedule=ScheduleConfig(shape="linear", warmup=100, hold=0.3),
         evaluate=EvaluateConfig(batch=32, segment=128),
     )
@@ -191,9 +190,7 @@ def enwik8_interleaved() -> RunConfig:
             checkpoint_every=5000,
             compiled=COMPILED,
         ),
-        optim=OptimConfig(
-            name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
-        ),
+        optim=MUON,
         schedule=ScheduleConfig(shape="linear", warmup=50, hold=0.3),
         evaluate=EvaluateConfig(batch=32, segment=512),
     )

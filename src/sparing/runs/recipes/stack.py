@@ -10,6 +10,10 @@ from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
 VOCAB = 256
+MUON = OptimConfig(
+    name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
+)
+"""What every stack is trained with."""
 
 
 def enwik8_20min_span() -> RunConfig:
@@ -38,9 +42,7 @@ def enwik8_20min_span() -> RunConfig:
             evaluate_bytes=1_000_000,
             checkpoint_every=5000,
         ),
-        optim=OptimConfig(
-            name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
-        ),
+        optim=MUON,
         schedule=ScheduleConfig(shape="linear", warmup=100, hold=0.5),
         evaluate=EvaluateConfig(batch=32, segment=1024),
     )
