@@ -6,6 +6,7 @@ import math
 import pytest
 
 from sparing.models.patterns import (
+    IDLE,
     at_random,
     cost_of,
     interleaved,
@@ -13,6 +14,7 @@ from sparing.models.patterns import (
     par,
     sandwich,
     sha,
+    spent,
 )
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
@@ -77,6 +79,17 @@ def test_the_likeliest_pattern_under_a_ceiling_is_that_of_all_patterns(seed: int
     affordable = [pattern for pattern in every if cost_of(pattern, COSTS) <= ceiling]
     assert likeliest(slots, COSTS, ceiling) == max(affordable, key=chance)
     assert likeliest(slots, COSTS) == max(every, key=chance)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_idle_slots_are_filled_as_far_as_a_budget_goes(seed: int) -> None:
+    slots, ceiling = chances(seed, 5), 6.0
+    before = likeliest(slots, COSTS, ceiling)
+    after = spent(before, slots, COSTS, ceiling)
+    assert cost_of(after, COSTS) <= ceiling
+    cheapest = min(price for letter, price in COSTS.items() if letter != IDLE)
+    assert IDLE not in after or cost_of(after, COSTS) + cheapest > ceiling
+    assert all(old in (IDLE, new) for old, new in zip(before, after, strict=True))
 
 
 def test_a_ceiling_nothing_fits_under_is_refused() -> None:

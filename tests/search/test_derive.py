@@ -1,5 +1,7 @@
 """From a search's last checkpoint to a network and its recipe."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,26 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
     assert run.model.dim == recipe("wikitext2_par").model.dim
     with pytest.raises(UserError, match="is no stack"):
         derive(folder, recipe("quickstart"))
+
+
+def test_what_is_left_of_a_budget_is_spent(tmp_path: Path) -> None:
+    costs = {"costs": (3.0, 1.0, 0.0), "budget": 0.75}
+    # The favourites cost 3 of the 6 that are allowed: dense blocks fill the idle slots.
+    folder = searched_run(tmp_path / "run", "ixii", **costs)
+    assert derive_pattern(folder) == "fxff"
+    free = searched_run(tmp_path / "free", "ixii")
+    assert derive_pattern(free) == "x"
+
+
+def test_a_folder_without_its_weights_still_tells_what_was_found(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xffi")
+    shutil.rmtree(folder.checkpoints)
+    with pytest.raises(UserError, match="no checkpoint"):
+        derive_pattern(folder)
+    found = {f"pi.{n}.{x}": 0.8 if x == "fxfi"[n] else 0.1 for n in range(4) for x in "xfi"}
+    entries = [{"kind": "train", "step": 1}, {"kind": "train", "step": 2, **found}]
+    folder.metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert derive(folder).model.pattern == "fxf"
 
 
 def test_identities_alone_are_no_network(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ Letters are those of `models.stack`; here `a` stands for whatever attention is a
 import random
 from collections.abc import Mapping
 
+IDLE = "i"
+
 
 def interleaved(depth: int, attention: str = "x", dense: str = "f") -> str:
     """Attention and feed-forward in turns, as every Transformer has them."""
@@ -98,3 +100,22 @@ def likeliest(
     if not front:
         raise ValueError(f"no pattern of {len(chances)} blocks costs at most {ceiling:g}")
     return front[-1][2]
+
+
+def spent(
+    pattern: str, chances: list[dict[str, float]], costs: Mapping[str, float], ceiling: float
+) -> str:
+    """The pattern with idle slots filled for what is left of the budget, least unlikely first."""
+    while True:
+        room = ceiling * (1 + 1e-9) - cost_of(pattern, costs)
+        swaps = [
+            (chance - slot[IDLE], -costs[letter], -number, letter)
+            for number, slot in enumerate(chances)
+            if pattern[number] == IDLE
+            for letter, chance in slot.items()
+            if letter != IDLE and costs[letter] <= room
+        ]
+        if not swaps:
+            return pattern
+        _, _, minus, letter = max(swaps)
+        pattern = pattern[:-minus] + letter + pattern[1 - minus :]

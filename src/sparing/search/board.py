@@ -13,7 +13,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
 from sparing.models.cost import cost
-from sparing.models.patterns import at_random, cost_of, interleaved, par, sandwich
+from sparing.models.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
 from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
@@ -79,7 +79,7 @@ def entries(searches: Sequence[RunFolder], costs: Mapping[str, float], chances: 
     for seed in range(DRAWS):
         if len(found) == wanted:
             break
-        drawn = at_random(len(c.letters), competing, target, seed=seed).replace("i", "")
+        drawn = at_random(len(c.letters), competing, target, seed=seed).replace(IDLE, "")
         number = chances - (wanted - len(found)) + 1
         found.setdefault(drawn, Entry(f"random-{number}", RANDOM, drawn))
     return list(found.values())

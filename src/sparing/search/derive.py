@@ -1,5 +1,6 @@
 """From a finished search to a discrete network: its pattern, and the run that retrains it."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -7,8 +8,10 @@ import torch
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.branches import StackConfig
-from sparing.models.patterns import cost_of, likeliest
+from sparing.models.patterns import IDLE, cost_of, likeliest, spent
 from sparing.models.supernet import Supernet, SupernetConfig
+from sparing.plot.pi import Frame, frames
+from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model
 from sparing.search.cost import as_stack
@@ -25,22 +28,44 @@ def searched(folder: RunFolder) -> SupernetConfig:
 
 
 def derive_pattern(folder: RunFolder) -> str:
-    """The most probable pattern of the last checkpoint that fits the budget, identities left out.
+    """The most probable pattern that fits the budget and spends it, identities left out."""
+    c, chances = searched(folder), _chances(folder)
+    ceiling, costs = None if c.budget is None else c.ceiling, c.price_list if c.costs else {}
+    pattern = likeliest(chances, costs, ceiling)
+    if ceiling is not None:
+        pattern = spent(pattern, chances, costs, ceiling)
+    kept = pattern.replace(IDLE, "")
+    if not kept:
+        raise UserError(f"the search in {folder.path} ended with identities alone; search longer")
+    return kept
 
-    The last, not the best: a super-net's valid loss says nothing about its preferences.
+
+def _chances(folder: RunFolder) -> list[dict[str, float]]:
+    """The search's last preferences, slot by slot, as logarithms.
+
+    The last, not the best: a super-net's valid loss says nothing about them. A folder that was
+    sent without its weights tells them in its journal.
     """
-    c, model = searched(folder), load_model(folder, CPU, "last")
+    if not folder.checkpoints.exists() and folder.metrics.exists():
+        (diary,) = read_diaries([folder.path])
+        if told := frames(diary):
+            return _logarithms(told[-1])
+    model = load_model(folder, CPU, "last")
     assert isinstance(model, Supernet)
     if not model.taught:
         raise UserError(
             f"the search in {folder.path} ended before any preference was learnt; search longer"
         )
-    ceiling = None if c.budget is None else c.ceiling
-    pattern = likeliest(model.chances(), c.price_list if c.costs else {}, ceiling)
-    kept = pattern.replace("i", "")
-    if not kept:
-        raise UserError(f"the search in {folder.path} ended with identities alone; search longer")
-    return kept
+    return model.chances()
+
+
+def _logarithms(frame: Frame) -> list[dict[str, float]]:
+    slots = range(len(next(iter(frame.rows.values()))))
+    least = torch.finfo(torch.float32).tiny
+    return [
+        {letter: math.log(max(row[slot], least)) for letter, row in frame.rows.items()}
+        for slot in slots
+    ]
 
 
 def derive(folder: RunFolder, into: RunConfig | None = None) -> RunConfig:
