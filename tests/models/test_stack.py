@@ -193,6 +193,8 @@ def compiled_and_plain(name: str) -> tuple[LanguageModel, LanguageModel]:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+# The compiler of torch 2.11 warns of torch's own code, and of reading what it traces.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name", [name for name, (family, _) in CONFIGS.items() if family == "stack"]
 )
