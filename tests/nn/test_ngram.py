@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparing.nn.ngram import NgramEmbedding
+from sparing.nn.ngram import NgramEmbedding, hashed
 
 
 def embedding(**settings: object) -> NgramEmbedding:
@@ -37,9 +37,8 @@ def test_segments_do_not_change_the_vectors() -> None:
 
 
 def test_different_groups_seldom_share_a_row() -> None:
-    made = embedding(rows=1 << 16, lengths=(2,))
     pairs = torch.cartesian_prod(torch.arange(100), torch.arange(100))
-    (rows,) = made._rows(pairs)
+    (rows,) = hashed(pairs, (2,), 1 << 16)
     # 10,000 balls in 65,536 urns: 65,536 (1 - exp(-10,000 / 65,536)) = 9,275 urns hold one.
     assert rows.unique().numel() > 9000
 

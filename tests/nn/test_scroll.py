@@ -9,20 +9,30 @@ from hypothesis import strategies as st
 from sparing.nn.scroll import Scroll
 
 
-def counted(start: int, length: int) -> torch.Tensor:
-    """Two lanes of numbered entries, one vector of three each."""
-    number = torch.arange(start, start + length, dtype=torch.float32)
-    return torch.stack([number, number + 1000])[..., None].expand(2, length, 3).clone()
+def counted(
+    start: int, length: int, width: int = 3, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Two lanes of numbered entries, one vector each."""
+    number = torch.arange(start, start + length, dtype=dtype)
+    return torch.stack([number, number + 1000])[..., None].expand(2, length, width).clone()
 
 
-@given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12), st.integers(1, 12))
-def test_it_holds_what_copying_would(lengths: list[int], first: int, window: int) -> None:
-    scroll, plain = Scroll(), counted(0, first)
+@given(
+    st.lists(st.integers(1, 9), max_size=30),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    # Some can be copied in pieces of eight bytes, others only number by number.
+    st.sampled_from([(3, torch.float32), (4, torch.float32), (4, torch.float16), (3, torch.int64)]),
+)
+def test_it_holds_what_copying_would(
+    lengths: list[int], first: int, window: int, kind: tuple[int, torch.dtype]
+) -> None:
+    scroll, plain = Scroll(), counted(0, first, *kind)
     memory, end, handed = plain, first, []
     for number, length in enumerate(lengths):
         # Windows change as spans do.
         wanted = window + number % 3
-        fresh = counted(end, length)
+        fresh = counted(end, length, *kind)
         memory, end = scroll.extended(memory, fresh, wanted), end + length
         plain = torch.cat([plain, fresh], dim=1)[:, -wanted:]
         handed.append((memory, plain))

@@ -18,7 +18,7 @@ from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead
 from sparing.nn.ahead import Foresight
 from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
-from sparing.nn.blocks.span import settle
+from sparing.nn.blocks.span import Glance
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.ngram import NgramEmbedding
@@ -79,14 +79,18 @@ class Stack(LanguageModel):
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
-        self._settle()
+        glance = Glance(self.modules())
         first_BTD, carried = self._embed(tokens_BT, state)
         # A copy: that the two were one would be compiled into the code of the first group.
         hidden_BTD = first_BTD.clone() if self.steady else first_BTD
-        shares = self._shares()
-        for group, share in zip(self._groups, shares, strict=True):
-            hidden_BTD, after = self._run(group, Residual(hidden_BTD, first_BTD, share), state)
-            carried |= after
+        before = [self._own(state, number) for number, _ in self._numbered()]
+        after: list[State] = []
+        for group, share in zip(self._groups, self._shares(), strict=True):
+            stream = Residual(hidden_BTD, first_BTD, share)
+            hidden_BTD, left = self._run(group, stream, before[group.start : group.stop])
+            after += left
+        glance.settle()
+        carried |= self._kept(before, after)
         zero = first_BTD.new_zeros((), dtype=torch.float32)
         penalty = torch.stack([block.penalty(zero) for _, block in self._numbered()]).sum()
         last_BTD = self.dropout_output(F.rms_norm(hidden_BTD, (self.config.dim,)))
@@ -102,19 +106,24 @@ class Stack(LanguageModel):
         both_2N = torch.stack([self.keep, self.remind])
         return list(torch.split(both_2N, [len(group) for group in self._groups], dim=1))
 
-    def _run(self, group: range, stream: Residual, state: State) -> tuple[Tensor, State]:
-        """The stream after some consecutive branches, and what they carry on."""
+    def _run(
+        self, group: range, stream: Residual, states: Sequence[State]
+    ) -> tuple[Tensor, list[State]]:
+        """The stream after some consecutive branches, and what they leave behind."""
         blocks = [self._block(number) for number in group]
-        states = [self._own(state, number) for number in group]
         deltas, after = [], []
         if not blocks[0].fusible:
             delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
             deltas, after = [delta_BTD], [own]
         led = len(deltas)
         hidden_BTD, rest = self.through(blocks[led:], stream, states[led:], deltas)
-        return hidden_BTD, {
+        return hidden_BTD, after + rest
+
+    def _kept(self, before: Sequence[State], after: Sequence[State]) -> State:
+        """What every branch carries on."""
+        return {
             f"blocks.{number}.{name}": tensor
-            for number, block, *own in zip(group, blocks, states, after + rest, strict=True)
+            for (number, block), *own in zip(self._numbered(), before, after, strict=True)
             for name, tensor in block.kept(*own).items()
         }
 
@@ -162,6 +171,8 @@ class Stack(LanguageModel):
     def compile_parts(self) -> None:
         """Groups of branches, each as one; the same code serves all groups of a kind."""
         self.through, self.steady = torch.compile(through), True
+        if self.ngrams is not None:
+            self.ngrams.compile_parts()
         for _, block in self._numbered():
             if not block.fusible:
                 block.compile_parts()
@@ -183,7 +194,7 @@ class Stack(LanguageModel):
     def _settle(self) -> None:
         """Let attention know its spans; a model without weights has only their first ones."""
         if not next(self.parameters()).is_meta:
-            settle(self.modules())
+            Glance(self.modules()).settle()
 
     def _block(self, number: int) -> Block:
         block = self.blocks[number]

@@ -5,7 +5,10 @@ Axes: B batch, M memory, T segment; what an entry looks like does not matter.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+WIDE = torch.int64
 
 
 class Sheet(NamedTuple):
@@ -35,8 +38,7 @@ class Scroll:
         if sheet is None or sheet.end + length > sheet.paper_BC.size(1):
             sheet = _copied(memory_BM[:, max(0, size + length - window) :], fresh_BT, window)
         paper_BC, end = sheet.paper_BC, sheet.end + length
-        # Past autograd, which takes any change of this tensor for one of what was handed out of it.
-        paper_BC.data[:, sheet.end : end] = fresh_BT.data
+        _write(paper_BC[:, sheet.end : end], fresh_BT)
         # Nothing older than `memory`, though it may be there: a resumed run would not have it.
         handed_BM = paper_BC[:, end - min(window, size + length) : end]
         self._sheets = [Sheet(handed_BM, paper_BC, end)]
@@ -58,7 +60,7 @@ def spaced(memory_BM: Tensor) -> Tensor:
     if not memory_BM.is_contiguous() or memory_BM.size(0) == 1:
         return memory_BM
     longer_BC = memory_BM.new_empty(memory_BM.size(0), 1 + memory_BM.size(1), *memory_BM.shape[2:])
-    longer_BC[:, 1:] = memory_BM
+    _write(longer_BC[:, 1:], memory_BM)
     return longer_BC[:, 1:]
 
 
@@ -70,5 +72,24 @@ def _copied(kept_BM: Tensor, fresh_BT: Tensor, window: int) -> Sheet:
     end, length = 1 + kept_BM.size(1), fresh_BT.size(1)
     size = end + length + max(window, 2 * length)
     paper_BC = fresh_BT.new_empty(fresh_BT.size(0), size, *fresh_BT.shape[2:])
-    paper_BC[:, 1:end] = kept_BM
+    _write(paper_BC[:, 1:end], kept_BM)
     return Sheet(paper_BC, paper_BC, end)
+
+
+def _write(target: Tensor, source: Tensor) -> None:
+    """Copy, past autograd, which takes any change of a sheet for one of what was handed out of it.
+
+    In pieces of eight bytes where that is possible: between places that do not lie in a row torch
+    copies number by number, and for 16-bit numbers that is a quarter of the speed.
+    """
+    target, source = target.data, source.data
+    if target.dtype == source.dtype and _divides_into(target, WIDE) and _divides_into(source, WIDE):
+        target, source = target.view(WIDE), source.view(WIDE)
+    target.copy_(source)
+
+
+def _divides_into(x: Tensor, wide: torch.dtype) -> bool:
+    """Whether every number lies in a whole piece of the wider type."""
+    ratio = wide.itemsize // x.dtype.itemsize
+    places = [x.storage_offset(), x.size(-1), *x.stride()[:-1]]
+    return x.stride(-1) == 1 and all(place % ratio == 0 for place in places)

@@ -7,7 +7,7 @@ import torch
 from tests.nn.blocks import laws
 
 from sparing.nn.blocks import span as module
-from sparing.nn.blocks.span import GRAIN, SpanAttention, settle
+from sparing.nn.blocks.span import GRAIN, Glance, SpanAttention
 
 
 def attention(**settings: object) -> SpanAttention:
@@ -77,7 +77,7 @@ def test_a_window_may_grow_and_shrink_under_carried_state() -> None:
     for span, window in ((1000.0, 2 * GRAIN + 12), (5.0, GRAIN)):
         with torch.no_grad():
             block.log_span.fill_(math.log1p(span))
-        settle([block])
+        Glance([block]).settle()
         delta, after = block(hidden, state)
         state = block.kept(state, after)
         assert delta.isfinite().all()

@@ -168,12 +168,29 @@ class SpanAttention(Block):
         return self.window * 2 * self.attend.heads * self.attend.head_dim + 1
 
 
-def settle(blocks: Iterable[nn.Module]) -> None:
-    """Let all span attention among `blocks` know its spans, with one wait for the device."""
-    spanned = [block for block in blocks if isinstance(block, SpanAttention)]
-    if spanned:
-        logarithms = torch.stack([block.log_span.detach() for block in spanned]).tolist()
-        for block, known in zip(spanned, logarithms, strict=True):
+class Glance:
+    """The spans of all attention among `modules`, on their way from the device.
+
+    Asked for before a pass and waited for after it: by then they have long arrived, and meanwhile
+    the device had work to do.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._blocks = [block for block in modules if isinstance(block, SpanAttention)]
+        self._arrival: torch.cuda.Event | None = None
+        if self._blocks:
+            logarithms = torch.stack([block.log_span.detach() for block in self._blocks])
+            self._logarithms = logarithms.to("cpu", non_blocking=True)
+            if logarithms.is_cuda:
+                self._arrival = torch.cuda.current_stream(logarithms.device).record_event()
+
+    def settle(self) -> None:
+        """Let the blocks know."""
+        if not self._blocks:
+            return
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        for block, known in zip(self._blocks, self._logarithms.tolist(), strict=True):
             block.settle(known)
 
 
