@@ -9,12 +9,12 @@ from sparing.models.patterns import (
     IDLE,
     at_random,
     cost_of,
+    filled,
     interleaved,
     likeliest,
     par,
     sandwich,
     sha,
-    spent,
 )
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
@@ -85,11 +85,28 @@ def test_the_likeliest_pattern_under_a_ceiling_is_that_of_all_patterns(seed: int
 def test_idle_slots_are_filled_as_far_as_a_budget_goes(seed: int) -> None:
     slots, ceiling = chances(seed, 5), 6.0
     before = likeliest(slots, COSTS, ceiling)
-    after = spent(before, slots, COSTS, ceiling)
+    after = filled(before, slots, COSTS, ceiling)
     assert cost_of(after, COSTS) <= ceiling
     cheapest = min(price for letter, price in COSTS.items() if letter != IDLE)
     assert IDLE not in after or cost_of(after, COSTS) + cheapest > ceiling
     assert all(old in (IDLE, new) for old, new in zip(before, after, strict=True))
+
+
+def test_the_least_unlikely_block_comes_first() -> None:
+    slots = [
+        {"x": -3.0, "f": -2.0, "i": -0.1},
+        {"x": -1.0, "f": -9.0, "i": -0.9},
+        {"x": -5.0, "f": -0.8, "i": -0.1},
+    ]
+    # Odds against nothing: f -1.9, then x -0.1, then f -0.7; dearest first, as it is likeliest.
+    assert filled("iii", slots, COSTS, 3.0) == "ixi"
+    assert filled("iii", slots, COSTS, 4.0) == "ixf"
+    assert filled("iii", slots, COSTS, 5.0) == "fxf"
+
+
+def test_a_filled_slot_no_longer_costs_what_it_did() -> None:
+    even = [{"x": 0.0, "i": 0.0}] * 2
+    assert filled("xi", even, {"x": 2.0, "i": 1.0}, 4.0) == "xx"
 
 
 def test_a_ceiling_nothing_fits_under_is_refused() -> None:

@@ -126,12 +126,13 @@ def test_sha_has_exactly_one_single_headed_attention() -> None:
 
 def test_memory_follows_the_longest_span() -> None:
     model = stack("af", span_limit=4096, span_starts=(10.0, 700.0))
-    assert model.initial_state(1)["blocks.0.entries"].size(1) == 768
+    before = model.initial_state(1)
+    assert before["blocks.0.entries"].size(1) == 768
     block = model._block(0)
     assert isinstance(block, SpanAttention)
     with torch.no_grad():
         block.log_span[1] = torch.log1p(torch.tensor(20.0))
-    state = model(torch.zeros(1, 900, dtype=torch.int64), model.initial_state(1)).state
+    state = model(torch.zeros(1, 900, dtype=torch.int64), before).state
     assert state["blocks.0.entries"].size(1) == 256
 
 
@@ -194,7 +195,7 @@ def compiled_and_plain(name: str) -> tuple[LanguageModel, LanguageModel]:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 # The compiler of torch 2.11 warns of torch's own code, and of reading what it traces.
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::Warning:torch")
 @pytest.mark.parametrize(
     "name", [name for name, (family, _) in CONFIGS.items() if family == "stack"]
 )

@@ -1,9 +1,11 @@
 """Vectors of token groups."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from sparing.nn.ngram import NgramEmbedding, hashed
+from sparing.nn.ngram import NgramEmbedding
 
 
 def embedding(**settings: object) -> NgramEmbedding:
@@ -38,9 +40,27 @@ def test_segments_do_not_change_the_vectors() -> None:
 
 def test_different_groups_seldom_share_a_row() -> None:
     pairs = torch.cartesian_prod(torch.arange(100), torch.arange(100))
-    (rows,) = hashed(pairs, (2,), 1 << 16)
+    (rows,) = embedding(rows=1 << 16, lengths=(2,)).find(pairs)
     # 10,000 balls in 65,536 urns: 65,536 (1 - exp(-10,000 / 65,536)) = 9,275 urns hold one.
     assert rows.unique().numel() > 9000
+
+
+def test_rows_are_those_of_every_stored_model() -> None:
+    tokens = torch.tensor([[0, 255, 32, 101]])
+    found = embedding(rows=1 << 16, lengths=(2, 3)).find(tokens)
+    assert [rows.tolist() for rows in found] == [[[32509, 23205]], [[29025, 57977]]]
+
+
+def test_models_of_other_lengths_are_compiled_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    tokens = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(0))
+    for lengths in ((2, 3), (2, 4), (2, 3, 4, 5), (3, 4, 5)):
+        made = embedding(lengths=lengths)
+        right = made.find(tokens)
+        made.compile_parts()
+        assert all(map(torch.equal, made.find(tokens), right)), lengths
 
 
 def test_rows_must_be_a_power_of_two() -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparing.nn.scroll import Scroll
+from sparing.nn.scroll import WIDE, Scroll, _divides_into
 
 
 def counted(
@@ -38,6 +38,16 @@ def test_it_holds_what_copying_would(
         handed.append((memory, plain))
     for found, right in handed:
         assert torch.equal(found, right)
+
+
+def test_only_what_lies_in_whole_pieces_is_copied_in_them() -> None:
+    half = torch.zeros(2, 9, 8, dtype=torch.float16)
+    assert _divides_into(half[:, 3:], WIDE)
+    assert _divides_into(half.double()[..., :3], WIDE)
+    odd = [half.flatten()[1:9], half[..., :6], half[..., ::2], half.mT, half.to(torch.complex128)]
+    assert not any(_divides_into(each, WIDE) for each in odd)
+    shifted = torch.zeros(2, 18, dtype=torch.float16)[:, :16]
+    assert not _divides_into(shifted, WIDE)
 
 
 def test_little_is_copied() -> None:

@@ -10,10 +10,20 @@ from tests.search.small import searched_run
 
 from sparing.errors import UserError
 from sparing.runs.config import from_json, to_json
-from sparing.runs.folder import open_run
+from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.recipes import recipe
 from sparing.search.derive import derive, derive_pattern, share_of_budget
 from sparing.search.run import conclude
+
+
+def tell(folder: RunFolder, *favourites: str) -> None:
+    """A journal of preferences, even where no favourite is named."""
+    lines = []
+    for step, pattern in enumerate(favourites):
+        pairs = [(slot, letter) for slot in range(4) for letter in "xfi"]
+        pi = {f"pi.{n}.{x}": 0.8 if x == pattern[n : n + 1] else 0.1 for n, x in pairs}
+        lines.append(json.dumps({"kind": "train", "step": step, **pi}) + "\n")
+    folder.metrics.write_text("".join(lines))
 
 
 def test_the_favourites_become_a_pattern_without_identities(tmp_path: Path) -> None:
@@ -57,10 +67,12 @@ def test_a_folder_without_its_weights_still_tells_what_was_found(tmp_path: Path)
     shutil.rmtree(folder.checkpoints)
     with pytest.raises(UserError, match="no checkpoint"):
         derive_pattern(folder)
-    found = {f"pi.{n}.{x}": 0.8 if x == "fxfi"[n] else 0.1 for n in range(4) for x in "xfi"}
-    entries = [{"kind": "train", "step": 1}, {"kind": "train", "step": 2, **found}]
-    folder.metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    folder.checkpoints.mkdir()
+    tell(folder, "xxxx", "fxfi")
     assert derive(folder).model.pattern == "fxf"
+    tell(folder, "fxfi", "")
+    with pytest.raises(UserError, match="before any preference was learnt"):
+        derive(folder)
 
 
 def test_identities_alone_are_no_network(tmp_path: Path) -> None:

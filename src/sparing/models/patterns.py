@@ -102,12 +102,12 @@ def likeliest(
     return front[-1][2]
 
 
-def spent(
+def filled(
     pattern: str, chances: list[dict[str, float]], costs: Mapping[str, float], ceiling: float
 ) -> str:
     """The pattern with idle slots filled for what is left of the budget, least unlikely first."""
     while True:
-        room = ceiling * (1 + 1e-9) - cost_of(pattern, costs)
+        room = ceiling * (1 + 1e-9) - cost_of(pattern, costs) + costs.get(IDLE, 0.0)
         swaps = [
             (chance - slot[IDLE], -costs[letter], -number, letter)
             for number, slot in enumerate(chances)

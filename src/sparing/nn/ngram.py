@@ -24,7 +24,7 @@ class NgramEmbedding(nn.Module):
         self.history = max(lengths) - 1
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in lengths)
         self.project = nn.Linear(len(lengths) * width, dim, bias=False)
-        self.hashed = hashed
+        self.find = self._rows
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -37,7 +37,7 @@ class NgramEmbedding(nn.Module):
     def forward(self, tokens_BT: Tensor, before_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors (B, T, D), and the tokens that the next segment needs to know."""
         known_BS = torch.cat([before_BN, tokens_BT], dim=1)
-        rows = self.hashed(known_BS, self.lengths, self.rows)
+        rows = self.find(known_BS)
         found = [table(row_BT) for table, row_BT in zip(self.tables, rows, strict=True)]
         after_BN = known_BS[:, known_BS.size(1) - self.history :]
         return self.project(torch.cat(found, dim=-1)), after_BN
@@ -47,22 +47,24 @@ class NgramEmbedding(nn.Module):
         return torch.full((batch, self.history), -1, device=like.device, dtype=torch.int64)
 
     def compile_parts(self) -> None:
-        """The hash: dozens of small steps otherwise, for each of which the device waits."""
-        self.hashed = torch.compile(hashed)
+        """The hash: dozens of small steps otherwise, which take longer to launch than to do."""
+        self.find = torch.compile(self._rows)
 
+    def _rows(self, known_BS: Tensor) -> list[Tensor]:
+        """The row of each n-gram that ends at each position.
 
-def hashed(known_BS: Tensor, lengths: tuple[int, ...], rows: int) -> list[Tensor]:
-    """The row of each n-gram that ends at each position, the first `max(lengths) - 1` left out."""
-    history = max(lengths) - 1
-    segment = known_BS.size(1) - history
-    hash_BT, found = known_BS.new_zeros(known_BS.size(0), segment), []
-    for back in range(max(lengths)):
-        token_BT = known_BS[:, history - back : history - back + segment]
-        hash_BT = (hash_BT + token_BT + 1) * MULTIPLIER & 0xFFFFFFFF
-        hash_BT = hash_BT ^ (hash_BT >> 15)
-        if back + 1 in lengths:
-            found.append(hash_BT % rows)
-    return found
+        Lengths are read from the module: as arguments, compiled code would take them for numbers
+        that change from call to call, and `in` would no longer find them.
+        """
+        segment = known_BS.size(1) - self.history
+        hash_BT, found = known_BS.new_zeros(known_BS.size(0), segment), []
+        for back in range(max(self.lengths)):
+            token_BT = known_BS[:, self.history - back : self.history - back + segment]
+            hash_BT = (hash_BT + token_BT + 1) * MULTIPLIER & 0xFFFFFFFF
+            hash_BT = hash_BT ^ (hash_BT >> 15)
+            if back + 1 in self.lengths:
+                found.append(hash_BT % self.rows)
+        return found
 
 
 def check_ngrams(lengths: tuple[int, ...], rows: int, width: int) -> None:

@@ -92,4 +92,4 @@ def _divides_into(x: Tensor, wide: torch.dtype) -> bool:
     """Whether every number lies in a whole piece of the wider type."""
     ratio = wide.itemsize // x.dtype.itemsize
     places = [x.storage_offset(), x.size(-1), *x.stride()[:-1]]
-    return x.stride(-1) == 1 and all(place % ratio == 0 for place in places)
+    return ratio > 0 and x.stride(-1) == 1 and all(place % ratio == 0 for place in places)

@@ -24,7 +24,7 @@ from sparing.models import FAMILIES
 from sparing.models.api import size_bytes
 from sparing.models.branches import StackConfig, branch
 from sparing.models.cost import cost
-from sparing.models.patterns import cost_of
+from sparing.models.patterns import IDLE, cost_of
 from sparing.models.stack import Stack
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
@@ -73,7 +73,7 @@ def prices(
         return Prices(unit=f"ms, {regime}", fixed=found["fixed_ms"], blocks=found["blocks_ms"])
     with torch.device("meta"):
         blocks = {letter: branch(letter, _plain(run)) for letter in letters}
-        bare = Stack(replace(_plain(run), pattern="i"))
+        bare = Stack(replace(_plain(run), pattern=IDLE))
     if currency == "flops":
         each = {letter: block.flops_per_token() for letter, block in blocks.items()}
         return Prices(unit="FLOPs per token", fixed=bare.flops_per_token(), blocks=each)
@@ -118,8 +118,10 @@ def additivity(
     if not fresh:
         raise UserError("there are no stacks left to check the sum on; ask for more of them")
     times = timed_patterns(run, [*known, *fresh], hardware)
-    fixed, each = fitted({pattern: times[pattern] for pattern in known}, sorted({*letters} - {"i"}))
-    table = Prices(unit="ms, train", fixed=fixed, blocks={**each, "i": 0.0})
+    fixed, each = fitted(
+        {pattern: times[pattern] for pattern in known}, sorted({*letters} - {IDLE})
+    )
+    table = Prices(unit="ms, train", fixed=fixed, blocks={**each, IDLE: 0.0})
     rows = [
         {"pattern": pattern, "measured_ms": times[pattern], "predicted_ms": table.of(pattern)}
         for pattern in fresh
@@ -156,10 +158,10 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
 
 
 def _table(run: RunConfig, letters: str, hardware: Hardware, regime: Regime) -> dict[str, Any]:
-    others = sorted(set(letters) - {"i"})
+    others = sorted(set(letters) - {IDLE})
     patterns = sample("".join(sorted(set(letters))), len(_plain(run).letters))
     fixed, each = fitted(timed_patterns(run, patterns, hardware, regime), others)
-    return {"fixed_ms": fixed, "blocks_ms": {**each, **({"i": 0.0} if "i" in letters else {})}}
+    return {"fixed_ms": fixed, "blocks_ms": {**each, **({IDLE: 0.0} if IDLE in letters else {})}}
 
 
 def sample(letters: str, slots: int, seed: int = 0) -> list[str]:

@@ -8,15 +8,18 @@ import torch
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.branches import StackConfig
-from sparing.models.patterns import IDLE, cost_of, likeliest, spent
+from sparing.models.patterns import IDLE, cost_of, filled, likeliest
 from sparing.models.supernet import Supernet, SupernetConfig
-from sparing.plot.pi import Frame, frames
+from sparing.plot.pi import frames
 from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model
 from sparing.search.cost import as_stack
+from sparing.train import checkpoint
 
 CPU = Hardware(torch.device("cpu"), "float32")
+EVEN = 1e-6
+"""By what probabilities differ that were rounded on their way from equal preferences."""
 
 
 def searched(folder: RunFolder) -> SupernetConfig:
@@ -33,7 +36,7 @@ def derive_pattern(folder: RunFolder) -> str:
     ceiling, costs = None if c.budget is None else c.ceiling, c.price_list if c.costs else {}
     pattern = likeliest(chances, costs, ceiling)
     if ceiling is not None:
-        pattern = spent(pattern, chances, costs, ceiling)
+        pattern = filled(pattern, chances, costs, ceiling)
     kept = pattern.replace(IDLE, "")
     if not kept:
         raise UserError(f"the search in {folder.path} ended with identities alone; search longer")
@@ -44,28 +47,33 @@ def _chances(folder: RunFolder) -> list[dict[str, float]]:
     """The search's last preferences, slot by slot, as logarithms.
 
     The last, not the best: a super-net's valid loss says nothing about them. A folder that was
-    sent without its weights tells them in its journal.
+    sent without its weights tells them in its journal, as they were at its last entry.
     """
-    if not folder.checkpoints.exists() and folder.metrics.exists():
-        (diary,) = read_diaries([folder.path])
-        if told := frames(diary):
-            return _logarithms(told[-1])
-    model = load_model(folder, CPU, "last")
-    assert isinstance(model, Supernet)
-    if not model.taught:
+    if checkpoint.exists(folder.checkpoints, "last") or not (told := _told(folder)):
+        model = load_model(folder, CPU, "last")
+        assert isinstance(model, Supernet)
+        taught, chances = model.taught, model.chances()
+    else:
+        chances = [{letter: _log(pi) for letter, pi in slot.items()} for slot in told]
+        taught = any(max(slot.values()) - min(slot.values()) > EVEN for slot in told)
+    if not taught:
         raise UserError(
             f"the search in {folder.path} ended before any preference was learnt; search longer"
         )
-    return model.chances()
+    return chances
 
 
-def _logarithms(frame: Frame) -> list[dict[str, float]]:
-    slots = range(len(next(iter(frame.rows.values()))))
-    least = torch.finfo(torch.float32).tiny
-    return [
-        {letter: math.log(max(row[slot], least)) for letter, row in frame.rows.items()}
-        for slot in slots
-    ]
+def _told(folder: RunFolder) -> list[dict[str, float]]:
+    """The last probabilities in the journal, slot by slot; none where it tells of none."""
+    if not folder.metrics.exists():
+        return []
+    (diary,) = read_diaries([folder.path])
+    rows = every[-1].rows if (every := frames(diary)) else {}
+    return [dict(zip(rows, column, strict=True)) for column in zip(*rows.values(), strict=True)]
+
+
+def _log(probability: float) -> float:
+    return math.log(max(probability, torch.finfo(torch.float32).tiny))
 
 
 def derive(folder: RunFolder, into: RunConfig | None = None) -> RunConfig:

@@ -171,8 +171,8 @@ class SpanAttention(Block):
 class Glance:
     """The spans of all attention among `modules`, on their way from the device.
 
-    Asked for before a pass and waited for after it: by then they have long arrived, and meanwhile
-    the device had work to do.
+    Asked for before a pass and waited for after it, when the device has that pass to work on:
+    waiting first, it would have nothing to do until the pass is launched.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
