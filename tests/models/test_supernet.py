@@ -11,9 +11,13 @@ from tests.train.toy import Shelf, budget, desk, training
 
 from sparing.errors import UserError
 from sparing.models.branches import StackConfig
+from sparing.models.cost import cost
 from sparing.models.stack import Stack
 from sparing.models.supernet import Supernet, SupernetConfig
+from sparing.runs.build import build_model
 from sparing.runs.config import from_json
+from sparing.runs.recipes import recipe
+from sparing.search.cost import as_stack
 from sparing.train.capture import load_model_tensors, model_tensors, restore
 from sparing.train.journal import TIMINGS, read
 from sparing.train.loop import fit
@@ -350,3 +354,11 @@ def test_all_blocks_mix_in_bfloat16_on_a_gpu(sampling: str) -> None:
         state = out.state
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
         model.zero_grad()
+
+
+def test_without_weights_nobody_knows_the_favourites() -> None:
+    run = recipe("toy_par_search")
+    price = cost(build_model(run, "meta"))
+    assert price.parameters_deployed == price.parameters_training
+    against = cost(build_model(as_stack(run, run.model.pattern), "meta"))
+    assert price.flops_per_token == against.flops_per_token

@@ -11,6 +11,7 @@ from sparing.data.vocab import Bytes
 from sparing.errors import UserError
 from sparing.models.patterns import cost_of
 from sparing.runs.folder import create
+from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.search import board as module
 from sparing.search.board import BoardOptions, Entry, board, entries, table
@@ -18,6 +19,7 @@ from sparing.search.cost import Prices, as_stack
 from sparing.search.derive import derive
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
+OPTIONS = BoardOptions(seeds=1, chances=0, train=TrainOptions(device="cpu", progress=False))
 
 
 def test_searches_rules_and_chance_stand_side_by_side(tmp_path: Path) -> None:
@@ -114,7 +116,25 @@ def test_a_folder_of_another_board_is_refused_by_name(
     if changed == "steps":
         old = replace(run, train=replace(run.train, steps=5))
     create(tmp_path / "board" / "searched-1-seed1", old, Bytes(), {})
-    options = BoardOptions(seeds=1, chances=0, train=TrainOptions(device="cpu", progress=False))
     with pytest.raises(UserError, match=f"searched-1-seed1 is of another board.*{changed}") as said:
-        board([folder.path], run, tmp_path / "board", options)
+        board([folder.path], run, tmp_path / "board", OPTIONS)
     assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("base", ["quickstart", "enwik8_par_search"])
+def test_only_stacks_stand_on_a_board(tmp_path: Path, base: str) -> None:
+    folder = searched_run(tmp_path / "search", "xfxf")
+    with pytest.raises(UserError, match="is no stack"):
+        board([folder.path], recipe(base), tmp_path / "board", OPTIONS)
+    assert not (tmp_path / "board").exists()
+
+
+def test_the_text_is_looked_for_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "prices", None)
+    folder = searched_run(tmp_path / "search", "xfxf")
+    run = derive(folder)
+    lost = replace(run, data=replace(run.data, corpus=str(tmp_path / "nowhere")))
+    with pytest.raises(UserError, match="nowhere"):
+        board([folder.path], lost, tmp_path / "board", OPTIONS)

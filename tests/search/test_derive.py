@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def tell(folder: RunFolder, *favourites: str) -> None:
         pi = {f"pi.{n}.{x}": 0.8 if x == pattern[n : n + 1] else 0.1 for n, x in pairs}
         lines.append(json.dumps({"kind": "train", "step": step, **pi}) + "\n")
     folder.metrics.write_text("".join(lines))
+    folder.note_results({"training": {"steps": len(favourites)}})
 
 
 def test_the_favourites_become_a_pattern_without_identities(tmp_path: Path) -> None:
@@ -51,6 +53,32 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
     assert run.model.dim == recipe("wikitext2_par").model.dim
     with pytest.raises(UserError, match="is no stack"):
         derive(folder, recipe("quickstart"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda text: text[: len(text) // 2], "ends at step 1, the search at 4"),
+        (lambda text: text.replace("0.8", "NaN"), "are no shares"),
+        (lambda text: text.replace("0.8", '"x"'), "are no shares"),
+        (lambda text: text.replace("0.8", "-3.0"), "are no shares"),
+        (lambda text: text.replace('"pi.3.x": 0.1, ', ""), "are no shares"),
+    ],
+)
+def test_a_damaged_journal_tells_nothing(
+    tmp_path: Path, damage: Callable[[str], str], told: str
+) -> None:
+    folder = searched_run(tmp_path / "run", "xffi")
+    shutil.rmtree(folder.checkpoints)
+    tell(folder, "xffi", "fxfi", "fxfi", "fxfi")
+    folder.metrics.write_text(damage(folder.metrics.read_text()))
+    with pytest.raises(UserError, match=told):
+        derive(folder)
+
+
+def test_an_older_checkpoint_can_be_asked_for(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xfxf", best="ffff")
+    assert derive(folder, name="best").model.pattern == "ffff"
 
 
 def test_what_is_left_of_a_budget_is_spent(tmp_path: Path) -> None:

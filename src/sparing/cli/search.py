@@ -1,7 +1,7 @@
 """`sparing search`, `derive` and `board`: which blocks a network needs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -72,10 +72,13 @@ def derive(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Recipe to write as JSON.")
     ] = None,
+    checkpoint: Annotated[
+        Literal["last", "previous", "best"], typer.Option(help="Whose preferences count.")
+    ] = "last",
     as_json: Json = False,
 ) -> None:
     """The network a search found, as a recipe for `sparing train`."""
-    found = derive_run(open_run(run), None if into is None else named(into))
+    found = derive_run(open_run(run), None if into is None else named(into), checkpoint)
     path = out or run / "recipe.json"
     if path.suffix != ".json":
         raise UserError(f"{path}: a recipe's file name must end in .json")

@@ -222,7 +222,9 @@ class Supernet(LanguageModel):
         return [dict(zip(self.config.candidates, row, strict=True)) for row in log_SC]
 
     def collapse(self) -> None:
-        """Keep the favourites alone."""
+        """Keep the favourites alone; all candidates where nobody knows the preferences yet."""
+        if self.logits is not None and self.logits.is_meta:
+            return
         for slot, choice in zip(self._slots(), self._choices(), strict=True):
             letter = self.config.candidates[choice]
             slot.candidates = nn.ModuleDict({letter: slot.candidates[letter]})
@@ -289,8 +291,9 @@ class Supernet(LanguageModel):
         if self.logits is None:
             letters = (next(iter(slot.candidates)) for slot in self._slots())
             return [self.config.candidates.index(letter) for letter in letters]
-        if self.logits.device.type == "meta":
-            return [0] * self.logits.size(0)
+        if self.logits.is_meta:
+            # Before anything is learnt: the network the search starts against.
+            return [max(0, self.config.candidates.find(x)) for x in self.config.letters]
         choices: list[int] = self.logits.detach().argmax(dim=-1).tolist()
         return choices
 

@@ -143,5 +143,14 @@ def _rows(entry: Mapping[str, Any]) -> dict[str, list[float]]:
     rows: dict[str, dict[int, float]] = {}
     for name, value in entry.items():
         if found := NAME.fullmatch(name):
-            rows.setdefault(found[2], {})[int(found[1])] = float(value)
+            rows.setdefault(found[2], {})[int(found[1])] = value
+    whole = len({tuple(sorted(row)) for row in rows.values()}) <= 1
+    if not whole or not all(_is_share(pi) for row in rows.values() for pi in row.values()):
+        raise UserError(
+            f"the journal is damaged: preferences of step {entry['step']} are no shares"
+        )
     return {letter: [row[slot] for slot in sorted(row)] for letter, row in rows.items()}
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device, files
+from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
@@ -32,7 +33,7 @@ from sparing.runs.layout import markdown
 from sparing.runs.provenance import provenance
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
-from sparing.search.derive import derive, searched
+from sparing.search.derive import derive, refuse_unless_stack, searched
 
 ATTENTION, DENSE = "xas", "fb"
 RANDOM = "random, equal cost"
@@ -91,6 +92,9 @@ def board(
     """Train whoever is missing, measure all, write table and picture; a signal that came, or 0."""
     folders = [open_run(path) for path in searches]
     run = base or derive(folders[0])
+    refuse_unless_stack(run)
+    # Before anything is measured, which takes minutes: is there a text to train on?
+    prepare(run.data, options.train.source, progress=options.train.progress)
     hardware = device.pick(options.train.device, run.train.precision)
     # Of the network that is trained here, which the search need not have priced.
     costs = prices(run, _letters(folders), hardware, "time")

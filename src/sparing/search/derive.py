@@ -15,7 +15,6 @@ from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model
 from sparing.search.cost import as_stack
-from sparing.train import checkpoint
 
 CPU = Hardware(torch.device("cpu"), "float32")
 EVEN = 1e-6
@@ -30,9 +29,9 @@ def searched(folder: RunFolder) -> SupernetConfig:
     return found.model
 
 
-def derive_pattern(folder: RunFolder) -> str:
+def derive_pattern(folder: RunFolder, name: str = "last") -> str:
     """The most probable pattern that fits the budget and spends it, identities left out."""
-    c, chances = searched(folder), _chances(folder)
+    c, chances = searched(folder), _chances(folder, name)
     ceiling, costs = None if c.budget is None else c.ceiling, c.price_list if c.costs else {}
     pattern = likeliest(chances, costs, ceiling)
     if ceiling is not None:
@@ -43,14 +42,14 @@ def derive_pattern(folder: RunFolder) -> str:
     return kept
 
 
-def _chances(folder: RunFolder) -> list[dict[str, float]]:
-    """The search's last preferences, slot by slot, as logarithms.
+def _chances(folder: RunFolder, name: str) -> list[dict[str, float]]:
+    """The preferences in a checkpoint, slot by slot, as logarithms.
 
-    The last, not the best: a super-net's valid loss says nothing about them. A folder that was
-    sent without its weights tells them in its journal, as they were at its last entry.
+    Usually the last, not the best: a super-net's valid loss says nothing about them. A folder that
+    was sent without its weights tells them in its journal, as they were at its last entry.
     """
-    if checkpoint.exists(folder.checkpoints, "last") or not (told := _told(folder)):
-        model = load_model(folder, CPU, "last")
+    if any(folder.checkpoints.glob("*")) or not (told := _told(folder)):
+        model = load_model(folder, CPU, name)
         assert isinstance(model, Supernet)
         taught, chances = model.taught, model.chances()
     else:
@@ -68,7 +67,13 @@ def _told(folder: RunFolder) -> list[dict[str, float]]:
     if not folder.metrics.exists():
         return []
     (diary,) = read_diaries([folder.path])
-    rows = every[-1].rows if (every := frames(diary)) else {}
+    if not (every := frames(diary)):
+        return []
+    steps = folder.read("results").get("training", {}).get("steps")
+    if not isinstance(steps, int) or steps - every[-1].step >= folder.config().train.log_every:
+        end = f"ends at step {every[-1].step}, the search at {steps}"
+        raise UserError(f"the journal of {folder.path} {end}: it does not tell what was found")
+    rows = every[-1].rows
     return [dict(zip(rows, column, strict=True)) for column in zip(*rows.values(), strict=True)]
 
 
@@ -76,17 +81,22 @@ def _log(probability: float) -> float:
     return math.log(max(probability, torch.finfo(torch.float32).tiny))
 
 
-def derive(folder: RunFolder, into: RunConfig | None = None) -> RunConfig:
+def derive(folder: RunFolder, into: RunConfig | None = None, name: str = "last") -> RunConfig:
     """The run that trains the derived network from scratch.
 
     It has the search's own settings, or those of `into`, whose pattern is replaced.
     """
-    pattern, run = derive_pattern(folder), folder.config()
+    pattern, run = derive_pattern(folder, name), folder.config()
     if into is None:
         return replace(as_stack(run, pattern), recipe=f"{run.recipe}_derived")
-    if not isinstance(into.model, StackConfig) or isinstance(into.model, SupernetConfig):
-        raise UserError(f"recipe {into.recipe} is no stack; its blocks cannot be replaced")
+    refuse_unless_stack(into)
     return replace(into, model=replace(into.model, pattern=pattern))
+
+
+def refuse_unless_stack(run: RunConfig) -> None:
+    """Refuse a run whose blocks cannot be replaced by others."""
+    if not isinstance(run.model, StackConfig) or isinstance(run.model, SupernetConfig):
+        raise UserError(f"recipe {run.recipe} is no stack; its blocks cannot be replaced")
 
 
 def share_of_budget(c: SupernetConfig, pattern: str) -> float | None:
