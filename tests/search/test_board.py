@@ -87,14 +87,18 @@ def test_the_table_has_the_best_first() -> None:
         "share_of_time": 0.65,
         "steps": 1000.0,
         "valid_spread": 0.01,
+        "valid_by_seed": [1.39, 1.41],
         "test": 1.5,
         "test_perplexity": 30.0,
     }
-    rows = [{**row, "name": "worse", "valid": 1.6}, {**row, "name": "better", "valid": 1.4}]
+    once = {**row, "name": "worse", "valid": 1.6, "valid_by_seed": [1.6]}
+    rows = [once, {**row, "name": "better", "valid": 1.4}]
     lines = table(rows).splitlines()
     assert len(lines) == 4
     assert "better" in lines[2]
     assert "| 3.88 | 65% |" in lines[2]
+    assert "| 1.4000 | 0.0100 |" in lines[2]
+    assert "| 1.6000 | - |" in lines[3]
     assert len({line.count("|") for line in lines}) == 1
     assert table(rows, ["Beware."]).splitlines() == [*lines, "", "Beware."]
 

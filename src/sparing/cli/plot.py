@@ -79,7 +79,9 @@ def plot(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Picture to write, else RUN/plots/."),
+        typer.Option(
+            "--out", metavar="FILE", help="Picture, others of its kind beside it; else RUN/plots/."
+        ),
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="Write SVG beside PNG.")] = False,
     checkpoint: CheckpointName = None,

@@ -29,7 +29,7 @@ from sparing.runs.folder import (
     prepare_for_run,
     refuse_another,
 )
-from sparing.runs.layout import markdown
+from sparing.runs.layout import NOTHING, markdown
 from sparing.runs.provenance import provenance
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
@@ -168,7 +168,7 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
             f"{row['decode_ms']:.2f}",
             f"{row['steps']:,.0f}",
             f"{row['valid']:.4f}",
-            f"{row['valid_spread']:.4f}",
+            f"{row['valid_spread']:.4f}" if len(row["valid_by_seed"]) > 1 else NOTHING,
             f"{row['test']:.4f}",
             f"{row['test_perplexity']:.2f}",
         )
