@@ -59,10 +59,12 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
     ("damage", "told"),
     [
         (lambda text: text[: len(text) // 2], "ends at step 1, the search at 4"),
-        (lambda text: text.replace("0.8", "NaN"), "are no shares"),
+        (lambda text: text.replace("0.8", "NaN"), "journal of run is damaged: .* are no shares"),
         (lambda text: text.replace("0.8", '"x"'), "are no shares"),
         (lambda text: text.replace("0.8", "-3.0"), "are no shares"),
         (lambda text: text.replace('"pi.3.x": 0.1, ', ""), "are no shares"),
+        (lambda text: text.replace(".x", ".a"), "of another search"),
+        (lambda text: text.replace("pi.3", "note.3"), "of another search"),
     ],
 )
 def test_a_damaged_journal_tells_nothing(
@@ -74,6 +76,27 @@ def test_a_damaged_journal_tells_nothing(
     folder.metrics.write_text(damage(folder.metrics.read_text()))
     with pytest.raises(UserError, match=told):
         derive(folder)
+
+
+@pytest.mark.parametrize("results", [{}, {"training": None}, {"training": {"steps": "4"}}])
+def test_without_its_end_a_journal_tells_nothing(tmp_path: Path, results: object) -> None:
+    folder = searched_run(tmp_path / "run", "xffi")
+    shutil.rmtree(folder.checkpoints)
+    tell(folder, "fxfi")
+    folder.write("results", results)
+    with pytest.raises(UserError, match="not come to its end"):
+        derive(folder)
+    (folder.path / "results.json").unlink()
+    with pytest.raises(UserError, match="not come to its end"):
+        derive(folder)
+
+
+def test_weights_that_were_asked_for_are_not_replaced_by_the_journal(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xffi")
+    shutil.rmtree(folder.checkpoints)
+    tell(folder, "fxfi")
+    with pytest.raises(UserError, match="no checkpoint"):
+        derive(folder, name="best")
 
 
 def test_an_older_checkpoint_can_be_asked_for(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Stack(LanguageModel):
     def initial_state(self, batch: int) -> State:
         """What each branch carries, under its number."""
         like = next(self.parameters()).detach()
-        self._settle()
+        Glance(self.modules()).settle()
         state = State()
         for number, block in self._numbered():
             own = block.initial_state(batch, like)
@@ -179,7 +179,7 @@ class Stack(LanguageModel):
 
     def flops_per_token(self) -> float:
         """Branches and softmax, rarer clusters left out."""
-        self._settle()
+        Glance(self.modules()).settle()
         branches = sum(block.flops_per_token() for _, block in self._numbered())
         c = self.config
         shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
@@ -187,14 +187,9 @@ class Stack(LanguageModel):
 
     def state_numbers(self) -> int:
         """What the branches carry, and the last few tokens."""
-        self._settle()
+        Glance(self.modules()).settle()
         tokens = 0 if self.ngrams is None else self.ngrams.history
         return tokens + sum(block.state_numbers() for _, block in self._numbered())
-
-    def _settle(self) -> None:
-        """Let attention know its spans; a model without weights has only their first ones."""
-        if not next(self.parameters()).is_meta:
-            Glance(self.modules()).settle()
 
     def _block(self, number: int) -> Block:
         block = self.blocks[number]

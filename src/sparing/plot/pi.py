@@ -37,7 +37,7 @@ def frames(diary: Diary) -> list[Frame]:
     return [
         Frame(entry["step"], rows)
         for entry in diary.entries
-        if entry["kind"] == "train" and (rows := _rows(entry))
+        if entry["kind"] == "train" and (rows := _rows(entry, diary.name))
     ]
 
 
@@ -139,15 +139,16 @@ def _picture(figure: "Figure") -> Any:
         return Image.open(buffer).convert("L").point(lambda grey: round(grey / 17) * 17)
 
 
-def _rows(entry: Mapping[str, Any]) -> dict[str, list[float]]:
+def _rows(entry: Mapping[str, Any], run: str) -> dict[str, list[float]]:
     rows: dict[str, dict[int, float]] = {}
     for name, value in entry.items():
         if found := NAME.fullmatch(name):
             rows.setdefault(found[2], {})[int(found[1])] = value
     whole = len({tuple(sorted(row)) for row in rows.values()}) <= 1
     if not whole or not all(_is_share(pi) for row in rows.values() for pi in row.values()):
+        step = entry["step"]
         raise UserError(
-            f"the journal is damaged: preferences of step {entry['step']} are no shares"
+            f"the journal of {run} is damaged: preferences of step {step} are no shares"
         )
     return {letter: [row[slot] for slot in sorted(row)] for letter, row in rows.items()}
 

@@ -48,7 +48,8 @@ def _chances(folder: RunFolder, name: str) -> list[dict[str, float]]:
     Usually the last, not the best: a super-net's valid loss says nothing about them. A folder that
     was sent without its weights tells them in its journal, as they were at its last entry.
     """
-    if any(folder.checkpoints.glob("*")) or not (told := _told(folder)):
+    stored = name != "last" or any(folder.checkpoints.glob("*"))
+    if stored or not (told := _told(folder)):
         model = load_model(folder, CPU, name)
         assert isinstance(model, Supernet)
         taught, chances = model.taught, model.chances()
@@ -69,12 +70,28 @@ def _told(folder: RunFolder) -> list[dict[str, float]]:
     (diary,) = read_diaries([folder.path])
     if not (every := frames(diary)):
         return []
-    steps = folder.read("results").get("training", {}).get("steps")
-    if not isinstance(steps, int) or steps - every[-1].step >= folder.config().train.log_every:
-        end = f"ends at step {every[-1].step}, the search at {steps}"
+    last, steps = every[-1], _steps(folder)
+    if steps is None:
+        raise UserError(
+            f"the search in {folder.path} has not come to its end; go on by `search --resume`"
+        )
+    if steps - last.step >= folder.config().train.log_every:
+        end = f"ends at step {last.step}, the search at {steps}"
         raise UserError(f"the journal of {folder.path} {end}: it does not tell what was found")
-    rows = every[-1].rows
-    return [dict(zip(rows, column, strict=True)) for column in zip(*rows.values(), strict=True)]
+    told = [dict(zip(last.rows, pi, strict=True)) for pi in zip(*last.rows.values(), strict=True)]
+    c = searched(folder)
+    if set(last.rows) != set(c.candidates) or len(told) != len(c.letters):
+        raise UserError(f"the journal of {folder.path} is that of another search")
+    return told
+
+
+def _steps(folder: RunFolder) -> int | None:
+    """At which step the search ended; None before that."""
+    if not (folder.path / "results.json").exists():
+        return None
+    training = folder.read("results").get("training")
+    steps = training.get("steps") if isinstance(training, dict) else None
+    return steps if isinstance(steps, int) else None
 
 
 def _log(probability: float) -> float:

@@ -172,11 +172,13 @@ class Glance:
     """The spans of all attention among `modules`, on their way from the device.
 
     Asked for before a pass and waited for after it, when the device has that pass to work on:
-    waiting first, it would have nothing to do until the pass is launched.
+    waiting first, it would have nothing to do until the pass is launched. A model without weights
+    has only its first spans.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._blocks = [block for block in modules if isinstance(block, SpanAttention)]
+        spanned = (block for block in modules if isinstance(block, SpanAttention))
+        self._blocks = [block for block in spanned if not block.log_span.is_meta]
         self._arrival: torch.cuda.Event | None = None
         if self._blocks:
             logarithms = torch.stack([block.log_span.detach() for block in self._blocks])

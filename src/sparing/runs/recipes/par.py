@@ -1,6 +1,7 @@
 """Recipes of PAR: searches over blocks, and the stacks they are retrained as (arXiv:2009.04534)."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from sparing.data.tokens import DataConfig
 from sparing.models.branches import StackConfig
@@ -147,18 +148,13 @@ def wikitext2_par_search_muon() -> RunConfig:
     the choice was still 1.098 of 1.099 nats. Here weights learn by Muon and preferences by turns.
     """
     run = wikitext2_par()
-    assert isinstance(run.model, StackConfig)
-    c = run.model
-    model = SupernetConfig(
-        vocab_size=c.vocab_size,
-        pattern=c.pattern,
-        dim=c.dim,
-        heads=c.heads,
-        head_dim=c.head_dim,
-        ff_dim=c.ff_dim,
+    model = _supernet(
+        run,
         memory=64,
         dropout=0.1,
-        tied=c.tied,
+        dropout_output=0.0,
+        dropout_words=0.0,
+        dropout_attention=0.0,
         tau_start=2.0,
         tau_end=0.2,
         warmup=0.25,
@@ -186,21 +182,11 @@ def enwik8_par_search() -> RunConfig:
     time per step. The paper keeps one attention block in five and saves 35 % (on its own kernels).
     """
     stack = enwik8_interleaved()
-    assert isinstance(stack.model, StackConfig)
     return replace(
         stack,
         recipe="enwik8_par_search",
         family="supernet",
-        model=SupernetConfig(
-            vocab_size=BYTES,
-            pattern=stack.model.pattern,
-            ff_dim=stack.model.ff_dim,
-            memory=stack.model.memory,
-            tau_start=2.0,
-            tau_end=0.2,
-            warmup=0.3,
-            turn=3,
-        ),
+        model=_supernet(stack, tau_start=2.0, tau_end=0.2, warmup=0.3, turn=3),
         train=replace(stack.train, minutes=4.0, log_every=20),
         # At 0.05 most slots had made up their minds after a hundred noisy lessons.
         optim=replace(stack.optim, architecture_lr=0.015),
@@ -258,6 +244,12 @@ def enwik8_sha_layout() -> RunConfig:
     No published figure: SHA-RNN's own recipe is `enwik8_sha_rnn`.
     """
     return _patterned("enwik8_sha_layout", sha(4))
+
+
+def _supernet(run: RunConfig, **search: Any) -> SupernetConfig:
+    """A search in the shape of a stack, and against it."""
+    assert isinstance(run.model, StackConfig)
+    return SupernetConfig(**{**asdict(run.model), **search})
 
 
 def _patterned(name: str, pattern: str) -> RunConfig:
