@@ -55,6 +55,22 @@ def test_slices_equal_the_definition(name: str) -> None:
         torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [128, 32])
+@pytest.mark.parametrize("name", CASES)
+def test_reading_in_slices_equals_the_definition(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced, "ROWS", rows)
+    wanted = outcome(reference.window_attention, CASES[name])[0]
+
+    @torch.no_grad()
+    def read(*inputs) -> Tensor:
+        return sliced.window_attention(*inputs).requires_grad_()
+
+    got = outcome(read, CASES[name])[0]
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_equals_the_definition(name: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
@@ -153,7 +169,7 @@ found = {}
 for name in ("forward", "backward_query", "backward_entries"):
     kernel = getattr(kernels, name)
     tile = dict(fused._tile(getattr(fused, name.upper()), query))
-    options = {key: tile.pop(key) for key in ("num_warps", "num_stages")}
+    options = {key: tile.pop(key) for key in ("num_warps", "num_stages", "maxnreg") if key in tile}
     fixed = {"RAMP": 32, "HEADS": 1, "WIDTH": width, **tile}
     kinds = {n: (numbers | singles | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16")
              for n in kernel.arg_names}
@@ -165,7 +181,9 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(("width", "limit"), [(64, 101_376), (256, 101_376), (256, 232_448)])
+@pytest.mark.parametrize(
+    ("width", "limit"), [(64, 101_376), (128, 101_376), (256, 101_376), (256, 232_448)]
+)
 def test_the_kernels_compile_and_fit_into_shared_memory(
     width: int, limit: int, tmp_path: Path
 ) -> None:

@@ -1,25 +1,91 @@
 """Head by head over the keys its window touches: quick on a CPU, and anywhere for few queries."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sparing.ops.window_attention import reference
 from sparing.ops.window_attention.edge import Edge
+
+ROWS = 128
+"""Queries read at once: few, so that a short window stays short beside them."""
 
 
 def window_attention(
     query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
 ) -> Tensor:
     """See the package's docstring."""
-    memory, mixed = memory_BM2HK.size(1), []
-    for head, reach in enumerate((edge.span_H.detach() + edge.ramp).tolist()):
-        one, unseen = slice(head, head + 1), max(0, memory - int(reach))
+    learning = torch.is_grad_enabled() and any(
+        x.requires_grad for x in (query_BTHK, fresh_BT2HK, edge.span_H)
+    )
+    reaches, begin, uneven = _bounds(edge)
+    mixed = []
+    for head, reach in enumerate(reaches):
+        one, unseen = slice(head, head + 1), max(begin, memory_BM2HK.size(1) - reach)
+        query_BT1K, fresh_BT21K = query_BTHK[:, :, one], fresh_BT2HK[:, :, :, one]
+        memory_BM21K = memory_BM2HK[:, unseen:, :, one]
+        own = Edge(edge.span_H[one], edge.first_B - unseen, edge.ramp)
         mixed.append(
-            reference.window_attention(
-                query_BTHK[:, :, one],
-                fresh_BT2HK[:, :, :, one],
-                memory_BM2HK[:, unseen:, :, one],
-                Edge(edge.span_H[one], edge.first_B - unseen, edge.ramp),
-            )
+            reference.window_attention(query_BT1K, fresh_BT21K, memory_BM21K, own)
+            if learning
+            else _read(query_BT1K, fresh_BT21K, memory_BM21K, own, reach=reach, uneven=uneven)
         )
     return torch.cat(mixed, dim=2)
+
+
+def _bounds(edge: Edge) -> tuple[list[int], int, bool]:
+    """Each head's reach, the first entry of any lane, and whether another lane begins later.
+
+    Asked for in one go: on a GPU every answer is waited for.
+    """
+    first = torch.stack(edge.first_B.aminmax()).to(edge.span_H.dtype)
+    *reaches, begin, latest = torch.cat([edge.span_H.detach() + edge.ramp, first]).tolist()
+    return [int(reach) for reach in reaches], int(begin), latest > begin
+
+
+def _read(  # noqa: PLR0913  all but four are keyword-only
+    query_BT1K: Tensor,
+    fresh_BT21K: Tensor,
+    memory_BM21K: Tensor,
+    edge: Edge,
+    *,
+    reach: int,
+    uneven: bool,
+) -> Tensor:
+    """One head without gradients: torch's own kernel, a few queries and their keys at a time."""
+    segment, memory = query_BT1K.size(1), memory_BM21K.size(1)
+    entries_BS21K = torch.cat([memory_BM21K.to(fresh_BT21K.dtype), fresh_BT21K], dim=1)
+    query_B1TK = query_BT1K.transpose(1, 2).to(fresh_BT21K.dtype)
+    keys_B1SK, values_B1SK = entries_BS21K.permute(2, 0, 3, 1, 4).unbind()
+    mixed = []
+    for start in range(0, segment, ROWS):
+        end = min(start + ROWS, segment)
+        seen = slice(max(0, memory + start - reach), memory + end)
+        bias = _bias(edge, end - start, seen.stop - seen.start)
+        if uneven:
+            bias = _only_there(bias, edge.first_B - seen.start)
+        mixed.append(
+            F.scaled_dot_product_attention(
+                query_B1TK[:, :, start:end],
+                keys_B1SK[:, :, seen],
+                values_B1SK[:, :, seen],
+                bias.to(query_B1TK.dtype),
+            )
+        )
+    return torch.cat(mixed, dim=2).transpose(1, 2)
+
+
+def _bias(edge: Edge, queries: int, keys: int) -> Tensor:
+    """log m of the last keys' own queries (T, S), -inf ahead of them.
+
+    It depends on distances alone, so one row of them is laid out, a step further for each query.
+    """
+    distance = torch.arange(keys - 1, -queries, -1, device=edge.span_H.device)
+    inside = ((edge.ramp + edge.span_H - distance) / edge.ramp).clamp(0, 1) * (distance >= 0)
+    return inside.log().unfold(0, keys, 1).flip(0)
+
+
+def _only_there(bias_TS: Tensor, first_B: Tensor) -> Tensor:
+    """The same for each lane (B, 1, T, S), without what lies before its first entry."""
+    key_S = torch.arange(bias_TS.size(1), device=bias_TS.device)
+    return bias_TS.masked_fill((key_S < first_B[:, None])[:, None, None], -torch.inf)
