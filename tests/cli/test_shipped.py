@@ -1,5 +1,6 @@
 """The package's own model."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,19 @@ from tests.cli.conftest import Sparing
 
 from sparing import device
 from sparing.errors import UserError
-from sparing.runs.folder import RunFolder, load_model
-from sparing.runs.shipped import HOME as SHIPPED
-from sparing.runs.shipped import run_or_shipped, ship
+from sparing.runs.folder import RunFolder, load_model, open_run
+from sparing.runs.shipped import HOME, run_or_shipped, ship
+
+ARTICLE = """\
+    <title>Tea</title>
+    <revision>
+      <text xml:space="preserve">'''Tea''' is a drink made by steeping the dried leaves of a plant
+in boiling [[water]]. It was first used in [[China]] as a medicine, and came to [[Europe]] in the
+[[17th century]]. '''Black tea''' is the most common in the [[United Kingdom]].
+
+== See also ==
+* [[Coffee]]
+"""
 
 
 def test_without_one_a_run_is_asked_for(tmp_path: Path) -> None:
@@ -38,12 +49,6 @@ def test_generate_and_score_work_without_a_run(
     run: Path, sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "shipped"
-    for verb in (["generate", "--length", "5"], ["score", "--text", "ab"]):
-        said = sparing(*verb)
-        if (SHIPPED / "config.json").exists():
-            assert said.status == 0
-        else:
-            assert (said.status, said.err.count("\n")) == (2, 1)
     ship(RunFolder(run), home)
     monkeypatch.setattr("sparing.cli.generate.run_or_shipped", partial(run_or_shipped, home=home))
     monkeypatch.setattr("sparing.cli.score.run_or_shipped", partial(run_or_shipped, home=home))
@@ -57,3 +62,22 @@ def test_a_misspelt_run_is_told_before_any_text_is_read(sparing: Sparing) -> Non
     said = sparing("score", "no-such-run")
     assert said.status == 2
     assert "no-such-run does not exist" in said.err
+
+
+def test_the_package_brings_a_model_that_knows_wikipedia(sparing: Sparing) -> None:
+    said = sparing("score", "--text", ARTICLE, "--text", ARTICLE[::-1], "--json")
+    forwards, backwards = (json.loads(line)["bits_per_byte"] for line in said.out.splitlines())
+    assert forwards < 2.1
+    assert backwards > 5
+
+
+def test_the_package_s_model_goes_on_from_a_prompt(sparing: Sparing) -> None:
+    prompt = ARTICLE + "* [[Tea cere"
+    said = sparing("generate", "--prompt", prompt, "--length", "6", "--temperature", "0")
+    assert said.out.startswith(prompt + "mony")
+
+
+def test_the_package_s_model_is_small_enough_to_bring_along() -> None:
+    files = [path for path in HOME.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 16 * 2**20
+    assert open_run(HOME).read("results")["test"]["bits_per_byte"] < 1.17
