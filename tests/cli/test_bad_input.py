@@ -186,6 +186,26 @@ def test_a_symbol_never_seen_in_training(sparing: Sparing, corpus: Path, tmp_pat
     assert not said.out
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["train", "quickstart"],
+        ["search", "wikitext2_par_search"],
+        ["board", "some/run"],
+        ["derive", "some/run"],
+        ["plot", "some/run"],
+        ["import", "adaptive-span", "weights.pt"],
+        ["bench", "train"],
+    ],
+)
+def test_an_empty_out_is_not_the_folder_one_is_in(
+    verb: list[str], sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(sparing(*verb, "--out", ""), "--out is empty")
+    assert not list(tmp_path.iterdir())
+
+
 def test_out_must_be_a_folder(sparing: Sparing, corpus: Path) -> None:
     said = sparing("train", "quickstart", "--data", corpus, "--out", corpus, *settings(), "--quiet")
     refused(said, "--out names a folder")

@@ -17,7 +17,7 @@ from sparing.bench.size import Purpose, Size, settle, small
 from sparing.bench.span import bench_span
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
-from sparing.cli.options import Device, Json, Settings, show
+from sparing.cli.options import Device, Json, Settings, out_path, show
 from sparing.data.cutoffs import frequencies
 from sparing.data.tokens import DataConfig, prepare
 from sparing.device import Hardware
@@ -42,7 +42,10 @@ SizeOption = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; torch's choice.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Append the result as a JSON line.")
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", parser=out_path, help="Append the result as a JSON line."
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparing.cli.options import Device, Json, Settings, Source, show_table, stopped
+from sparing.cli.options import Device, Json, Settings, Source, out_path, show_table, stopped
 from sparing.cli.train import named, settled
 from sparing.errors import UserError
 from sparing.plot.curves import draw_curves
@@ -21,12 +21,6 @@ from sparing.runs.train import TrainOptions
 from sparing.runs.tries import contestants
 
 
-def _folder(text: str) -> Path:
-    if not text:
-        raise UserError("--out is empty; name a folder")
-    return Path(text)
-
-
 def compare(
     name: Annotated[
         str,
@@ -35,7 +29,7 @@ def compare(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="PATH", parser=_folder, help="Folder for the table and its runs."
+            "--out", metavar="PATH", parser=out_path, help="Folder for the table and its runs."
         ),
     ],
     tries: Annotated[

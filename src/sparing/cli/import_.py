@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from sparing import device
-from sparing.cli.options import Json, show
+from sparing.cli.options import Json, out_path, show
 from sparing.runs.imports import import_adaptive_span
 from sparing.runs.provenance import provenance
 
@@ -16,7 +16,12 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE.pt")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Of the run, else runs/NAME-of-the-file."),
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            parser=out_path,
+            help="Of the run, else runs/NAME-of-the-file.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

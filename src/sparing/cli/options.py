@@ -28,6 +28,13 @@ CONTROLS = {
 """What could move the cursor, colour the screen or ring: C0, DEL and C1."""
 
 
+def out_path(text: str) -> Path:
+    """What --out names; an empty name, as from an unset variable, would be the folder one is in."""
+    if not text:
+        raise UserError("--out is empty; name a place to write to")
+    return Path(text)
+
+
 def show(data: dict[str, Any], *, as_json: bool) -> None:
     """Print a report: JSON for programs, aligned lines for people."""
     if as_json:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, Source, given, refuse_strays
+from sparing.cli.options import CheckpointName, Device, Json, Source, given, out_path, refuse_strays
 from sparing.data.tokens import Split, tokens_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -80,7 +80,10 @@ def plot(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE", help="Picture, others of its kind beside it; else RUN/plots/."
+            "--out",
+            metavar="FILE",
+            parser=out_path,
+            help="Picture, others of its kind beside it; else RUN/plots/.",
         ),
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="Write SVG beside PNG.")] = False,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from sparing import files
-from sparing.cli.options import Device, Json, Settings, Source, show, show_table, stopped
+from sparing.cli.options import Device, Json, Settings, Source, out_path, show, show_table, stopped
 from sparing.cli.train import default_path, named, settled
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig, to_json
@@ -39,7 +39,10 @@ def search(
     currency: Annotated[Currency, typer.Option(help="What the budget counts.")] = "time",
     regime: Annotated[Regime, typer.Option(help="Whose time: see docs/models/par.md.")] = "train",
     seed: Annotated[int | None, typer.Option(help="Of weights and noise.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", parser=out_path, help="Folder of the run."),
+    ] = None,
     settings: Settings = None,
     minutes: Minutes = None,
     corpus: Corpus = None,
@@ -70,7 +73,8 @@ def derive(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
     into: Into = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Recipe to write as JSON.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", parser=out_path, help="Recipe to write as JSON."),
     ] = None,
     checkpoint: Annotated[
         Literal["last", "previous", "best"], typer.Option(help="Whose preferences count.")
@@ -88,7 +92,12 @@ def derive(
 
 def board(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Searches.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the board and its runs.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="PATH", parser=out_path, help="Folder for the board and its runs."
+        ),
+    ],
     into: Into = None,
     seeds: Annotated[int, typer.Option(help="Trainings of every network.")] = 2,
     chances: Annotated[

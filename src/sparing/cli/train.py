@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sparing.cli.options import Device, Settings, Source
+from sparing.cli.options import Device, Settings, Source, out_path
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.files import read_object
@@ -23,7 +23,10 @@ def train(
         str,
         typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
     ] = "",
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", parser=out_path, help="Folder of the run."),
+    ] = None,
     settings: Settings = None,
     minutes: Annotated[
         float | None, typer.Option(help="Train this long, annealed to the end of it.")

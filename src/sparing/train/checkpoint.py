@@ -102,6 +102,7 @@ def located(folder: Path, name: str) -> Path | None:
 
 
 def _write(incoming: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+    write_json(incoming / CURSOR, checkpoint.cursor)
     for stem, tensors in checkpoint.tensors.items():
         path = incoming / f"{stem}.safetensors"
         plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
@@ -109,8 +110,9 @@ def _write(incoming: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) 
             save_file(plain, path)
         except SafetensorError as problem:
             raise _of_the_system(problem, path) from None
+        # safetensors lets nobody else read what it writes, whatever the user's umask says.
+        shutil.copymode(incoming / CURSOR, path)
         sync(path)
-    write_json(incoming / CURSOR, checkpoint.cursor)
     sums = {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
     body = {"format": FORMAT, "identity": identity, "files": sums}
     write_json(incoming / MANIFEST, {**body, "crc32": _body_checksum(body)})
