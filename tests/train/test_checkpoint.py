@@ -38,17 +38,17 @@ def test_what_is_saved_is_loaded_and_the_previous_one_stays(tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"last", "previous", "best"}
 
 
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("name", ["last", "best"])
 def test_weights_may_be_read_by_whoever_may_read_the_rest(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "last", number(1), IDENTITY)
     modes = {path.stat().st_mode for path in (tmp_path / "last").iterdir()}
     assert len(modes) == 1
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
 def test_killed_at_any_file_operation_a_whole_checkpoint_is_there(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
