@@ -42,7 +42,7 @@ def refused(said: Said, *words: str) -> None:
         (["train", "quickstart", "--set", "train.seed=-1"], ["train.seed"]),
         (["train", "quickstart", "--set", "train.restart=-0.1"], ["train.restart", "below 1"]),
         (["train", "quickstart", "--set", "train.restart=1"], ["train.restart", "below 1"]),
-        (["train", "quickstart", "--set", "train.restart=nan"], ["train.restart", "below 1"]),
+        (["train", "quickstart", "--set", "train.restart=nan"], ["train.restart"]),
         (["train", "quickstart", "--set", "evaluate.batch=0"], ["evaluate.batch"]),
         (["train", "quickstart", "--set", "train.evaluate_bytes=0"], ["train.evaluate_bytes"]),
         (["trian", "quickstart"], ["train"]),

@@ -118,6 +118,12 @@ def test_as_many_lanes_restart_as_asked_for(restart: float) -> None:
     assert len(set(found)) > 1
 
 
+@pytest.mark.parametrize("restart", [-0.1, 1.0, math.inf, math.nan])
+def test_what_is_no_chance_of_a_restart_is_refused(restart: float) -> None:
+    with pytest.raises(ValueError, match=r"train\.restart must be at least 0 and below 1, not"):
+        budget(restart=restart)
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_lane_s_fate_does_not_depend_on_the_number_of_processes(size: int) -> None:
     class One(Ranks):
