@@ -63,6 +63,58 @@ def test_batch_rows_do_not_talk(name: str) -> None:
 
 
 @every_family
+@pytest.mark.parametrize("learning", [True, False])
+def test_restarted_lanes_are_fresh_and_the_others_go_on(name: str, learning: bool) -> None:
+    model, (early_BT, late_BT) = tiny(name).train(learning), text(4).split(7, dim=1)
+    with torch.set_grad_enabled(learning):
+        state = run(model, early_BT, 4)[1]
+        one, two = (
+            torch.tensor([False, True, False, False]),
+            torch.tensor([False, False, True, False]),
+        )
+        begun = model.restarted(state, one)
+        on, fresh = read_on(model, late_BT, state), read_on(model, late_BT, model.initial_state(4))
+        for chosen, found in (
+            (one, read_on(model, late_BT, begun)),
+            (one | two, read_on(model, late_BT, model.restarted(begun, two))),
+        ):
+            torch.testing.assert_close(found[chosen], fresh[chosen])
+            torch.testing.assert_close(found[~chosen], on[~chosen])
+        # Or nothing was shown: a model that carries something must tell the two apart.
+        assert ((on - fresh).abs().amax((1, 2)) > 1e-3).all() or not state
+
+
+def read_on(model: LanguageModel, tokens_BT: Tensor, state: State) -> Tensor:
+    """In segments of which the second finds a memory partly older than a restart."""
+    pieces = []
+    for piece_BT in tokens_BT.split([1, 3, 1], dim=1):
+        out = model(piece_BT, state)
+        state, pieces = out.state, [*pieces, out.hidden_BTD]
+    return torch.cat(pieces, dim=1)
+
+
+@every_family
+def test_restarting_leaves_what_was_handed_out_alone(name: str) -> None:
+    model = tiny(name)
+    state = run(model, text(2), 6)[1]
+    before = {key: tensor.clone() for key, tensor in state.items()}
+    model.restarted(state, torch.tensor([True, False]))
+    assert all(torch.equal(tensor, before[key]) for key, tensor in state.items())
+
+
+@pytest.mark.parametrize(
+    "name", ["sha_rnn", "transformer_xl", "stack", "stack of Transformer-XL", "stack of SHA-RNN"]
+)
+def test_restarting_copies_no_memory(name: str) -> None:
+    model = tiny(name)
+    state = run(model, text(2), 6)[1]
+    begun = model.restarted(state, torch.tensor([True, False]))
+    memories = [key for key, tensor in state.items() if tensor.ndim > 2]
+    assert memories
+    assert all(begun[key] is state[key] for key in memories)
+
+
+@every_family
 def test_state_is_lanes_first_and_free_of_the_graph(name: str) -> None:
     model = tiny(name).train()
     state = model(text(3), model.initial_state(3)).state

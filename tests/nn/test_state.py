@@ -2,7 +2,7 @@
 
 import torch
 
-from sparing.nn.state import joined, lanes, size_bytes
+from sparing.nn.state import counted, emptied, joined, lanes, size_bytes, zeroed
 
 
 def test_cutting_into_lanes_and_joining_is_the_identity() -> None:
@@ -21,6 +21,22 @@ def test_shorter_memories_get_empty_places_before_their_oldest_entry() -> None:
     assert back["age"].tolist() == [[0, 0, 7], [9, 8, 7], [9, 8, 7]]
     assert back["m"].sum((1, 2)).tolist() == [2, 6, 6]
     assert back["m"][0, -1].tolist() == [1, 1]
+
+
+def test_emptied_memories_are_counted_from_then_on() -> None:
+    first, memories = torch.tensor([True, False]), {"keys": torch.ones(2, 5, 3)}
+    assert counted(memories, 4) == {}
+    begun = emptied(memories, first)
+    assert begun["seen"].tolist() == [0, 5]
+    later = begun | counted(begun, 4)
+    assert emptied(later, ~first)["seen"].tolist() == [4, 0]
+
+
+def test_zeroed_lanes_hold_zeros_whatever_their_shape() -> None:
+    state = {"cell": torch.ones(2, 3), "memory": torch.ones(2, 2, 3), "age": torch.ones(2).long()}
+    begun = zeroed(state, torch.tensor([True, False]))
+    assert [tensor[0].any().item() for tensor in begun.values()] == [False] * 3
+    assert [tensor[1].all().item() for tensor in begun.values()] == [True] * 3
 
 
 def test_size_counts_bytes() -> None:

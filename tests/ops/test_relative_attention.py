@@ -60,6 +60,25 @@ def test_it_is_the_paper_s_formula_written_as_a_loop(
 
 
 @every_shape
+@pytest.mark.parametrize("reach", [None, 3])
+@pytest.mark.parametrize("which", [reference, shifted, fused])
+def test_slots_from_before_a_lane_began_do_not_exist(
+    which, segment: int, keys: int, reach: int | None
+) -> None:
+    tensors, memory = inputs(segment, keys, batch=4), keys - segment
+    counts = [0, 1, memory, 99]
+    found = attend(
+        which.relative_attention, tensors, reach=reach, seen_B=torch.tensor(counts)
+    ).detach()
+    for lane, seen in enumerate(counts):
+        begin = max(0, memory - seen)
+        query, stored, values, positions, *biases = tensors
+        own = [query[lane, None], *(each[lane, None, begin:] for each in (stored, values))]
+        expected = by_loop([*own, positions[begin:], *biases], reach)
+        torch.testing.assert_close(found[lane, None], expected, rtol=0, atol=1e-12)
+
+
+@every_shape
 def test_the_shift_puts_every_distance_under_its_key(segment: int, keys: int) -> None:
     query, positions = inputs(segment, keys)[0].detach(), inputs(segment, keys)[3].detach()
     found = shifted.by_distance(query, positions)
@@ -73,13 +92,17 @@ def test_the_shift_puts_every_distance_under_its_key(segment: int, keys: int) ->
 
 @every_shape
 @pytest.mark.parametrize("reach", [None, 3])
+@pytest.mark.parametrize("seen", [None, (0, 2)])
 def test_the_shifted_form_has_the_gradients_of_the_definition(
-    segment: int, keys: int, reach: int | None
+    segment: int, keys: int, reach: int | None, seen: tuple[int, ...] | None
 ) -> None:
+    seen_B = None if seen is None else torch.tensor(seen)
     tensors = inputs(segment, keys)
     probe = torch.randn_like(tensors[0])
     by_lookup, by_shift = (
-        torch.autograd.grad((attend(which, tensors, reach=reach) * probe).sum(), tensors)
+        torch.autograd.grad(
+            (attend(which, tensors, reach=reach, seen_B=seen_B) * probe).sum(), tensors
+        )
         for which in (reference.relative_attention, relative_attention)
     )
     for one, other in zip(by_shift, by_lookup, strict=True):

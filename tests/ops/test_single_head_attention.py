@@ -37,6 +37,22 @@ def test_it_is_the_definition(segment: int, memory: int) -> None:
     torch.testing.assert_close(torch.bmm(weights_BTS, values), expected)
 
 
+@pytest.mark.parametrize("segment", [1, 3])
+def test_slots_from_before_a_lane_began_do_not_exist(segment: int) -> None:
+    torch.manual_seed(0)
+    query, keys, values = (
+        torch.randn(4, size, 6, dtype=torch.float64) for size in (segment, 5 + segment, 5 + segment)
+    )
+    for lane, seen in enumerate((0, 2, 5, 99)):
+        begin = max(0, 5 - seen)
+        keys[lane, :begin] = 1e4
+        expected = by_hand(
+            *(each[lane, None] for each in (query, keys[:, begin:], values[:, begin:]))
+        )
+        found = single_head_attention(query, keys, values, seen_B=torch.tensor([0, 2, 5, 99]))
+        torch.testing.assert_close(found[lane, None], expected)
+
+
 def test_gradients_are_those_of_finite_differences() -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(1, n, 3, dtype=torch.float64, requires_grad=True) for n in (3, 5, 5)]

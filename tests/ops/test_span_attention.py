@@ -83,6 +83,26 @@ def test_the_banded_form_gives_the_same_answer_and_gradients(
         torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-11, msg=name)
 
 
+@pytest.mark.parametrize("persistent", [0, 5])
+@pytest.mark.parametrize("form", [reference, banded])
+@pytest.mark.parametrize(("segment", "memory", "width"), [(1, 7, 7), (5, 4, 9), (13, 6, 3)])
+def test_slots_from_before_a_lane_began_do_not_exist(
+    form: Any, segment: int, memory: int, width: int, persistent: int
+) -> None:
+    given, ramp = inputs(segment, memory, width, persistent=persistent), Ramp(2)
+    given = {name: tensor.detach() for name, tensor in given.items()}
+    counts, span = (0, 2), torch.tensor([0.0, 1.5, 9.0]).double()
+    for lane, seen in enumerate(counts):
+        for name in ("keys", "values"):
+            given[name][lane, :, : memory - seen] = 0
+    found = attend(form, given, span, ramp, zeros=False, seen_B=torch.tensor(counts))
+    for lane, seen in enumerate(counts):
+        own = given | {"query": given["query"][lane, None]}
+        own |= {name: given[name][lane, None, :, memory - seen :] for name in ("keys", "values")}
+        alone = attend(reference, own, span, ramp, zeros=False)
+        torch.testing.assert_close(found[lane, None], alone)
+
+
 @pytest.mark.parametrize("shape", [(B, H, 6), (B, 1, 6, 9)])
 def test_spans_of_queries_and_of_keys(shape: tuple[int, ...]) -> None:
     given, ramp = inputs(6, 4, 9), Ramp(3)

@@ -87,6 +87,7 @@ class Plan:
     how: dict[str, Any] = field(default_factory=dict)
     dropout: float = 0.0
     memory: int = 64
+    restart: float = 0.0
 
 
 def text() -> Split:
@@ -138,7 +139,7 @@ def follow(launch: Launch, path: Path, plan: Plan) -> list[float]:
         assert saved is not None
         restore(run, saved)
         run.stream.cursor = run.progress.cursor
-    config = budget(batch=BATCH, steps=plan.steps, batch_split=plan.split)
+    config = budget(batch=BATCH, steps=plan.steps, batch_split=plan.split, restart=plan.restart)
     assert fit(run, config, PLAIN, replace(desk(folder, Shelf()), save=save)) == 0
     entries = journal.read(folder / "metrics.jsonl")
     return [entry["nats_per_token"] for entry in entries if entry["kind"] == "train"]
@@ -161,6 +162,7 @@ def same(found: Sequence[Sequence[float]], wanted: Any, plans: Sequence[Plan]) -
 def test_two_processes_see_the_losses_of_one(two: Crew, tmp_path: Path) -> None:
     plans = [Plan(name, 20, split=4) for name in OF_EACH_KIND]
     plans += [Plan("sha_rnn", 50), Plan("awd_lstm", 20)]
+    plans += [Plan(name, 10, restart=0.3) for name in (*OF_EACH_KIND, "adaptive_span masked")]
     found = two(follow_all, tmp_path / "2", plans)
     assert found[0] == found[1]
     assert [len(losses) for losses in found[0]] == [plan.steps for plan in plans]
@@ -169,7 +171,7 @@ def test_two_processes_see_the_losses_of_one(two: Crew, tmp_path: Path) -> None:
 
 def test_sharded_weights_take_the_same_steps(two: Crew, tmp_path: Path) -> None:
     plans = [Plan(steps=6, split=4, optim=optim) for optim in OPTIMIZERS.values()]
-    plans += [Plan(name, steps=5) for name in OF_EACH_KIND]
+    plans += [Plan(name, steps=5, restart=0.3) for name in OF_EACH_KIND]
     plans = [replace(plan, how={"sharded": True}) for plan in plans]
     found = two(follow_all, tmp_path / "2", plans)
     assert found[0] == found[1]

@@ -20,8 +20,9 @@ from sparing.models.sha_rnn import SHARNN
 from sparing.train import journal
 from sparing.train.capture import restore, second_pass
 from sparing.train.checkpoint import Checkpoint
+from sparing.train.distributed import Ranks
 from sparing.train.journal import TIMINGS
-from sparing.train.loop import backward, fit
+from sparing.train.loop import backward, fit, restarted
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
 
@@ -62,9 +63,13 @@ def test_splitting_the_batch_changes_no_gradient_and_no_state(pieces: int) -> No
         cut.optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("restart", [0.0, 0.3])
 @pytest.mark.parametrize("stop_at", [1, 7, 13])
-def test_stopped_and_resumed_the_numbers_are_bit_equal(stop_at: int, tmp_path: Path) -> None:
-    config, one, two = budget(steps=20, log_every=3), tmp_path / "one", tmp_path / "two"
+def test_stopped_and_resumed_the_numbers_are_bit_equal(
+    stop_at: int, restart: float, tmp_path: Path
+) -> None:
+    config = budget(steps=20, log_every=3, restart=restart)
+    one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir(), two.mkdir()
     dropping = replace(MODEL, dropout_hidden=0.3)
     torch.manual_seed(5)
@@ -79,6 +84,91 @@ def test_stopped_and_resumed_the_numbers_are_bit_equal(stop_at: int, tmp_path: P
     second.stream.cursor = second.progress.cursor
     fit(second, config, PLAIN, desk(two, shelf))
     assert entries(two, "train") == entries(one, "train")
+
+
+class Telling(SHARNN):
+    """Says which lanes it was asked to restart."""
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        return {"lanes": lanes_B}
+
+
+def chosen(step: int = 0, ranks: Ranks | None = None, **settings: Any) -> list[bool]:
+    run = training(Telling(MODEL))
+    run.progress.step, run.ranks = step, ranks or Ranks()
+    lanes: list[bool] = restarted(run, budget(**settings))["lanes"].tolist()
+    return lanes
+
+
+def test_which_lanes_restart_follows_from_seed_and_step_alone() -> None:
+    first = chosen(7, batch=64, restart=0.5)
+    assert chosen(7, batch=64, restart=0.5) == first
+    assert chosen(8, batch=64, restart=0.5) != first
+    assert chosen(7, batch=64, restart=0.5, seed=5) != first
+    run = training(Telling(MODEL))
+    before = torch.get_rng_state()
+    restarted(run, budget(restart=0.5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("restart", [0.01, 0.3])
+def test_as_many_lanes_restart_as_asked_for(restart: float) -> None:
+    found = [sum(chosen(step, batch=2000, restart=restart)) for step in range(10)]
+    assert sum(found) / 20_000 == pytest.approx(restart, abs=4 * (restart / 20_000) ** 0.5)
+    assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize("restart", [-0.1, 1.0, math.inf, math.nan])
+def test_what_is_no_chance_of_a_restart_is_refused(restart: float) -> None:
+    with pytest.raises(ValueError, match=r"train\.restart must be at least 0 and below 1, not"):
+        budget(restart=restart)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_lane_s_fate_does_not_depend_on_the_number_of_processes(size: int) -> None:
+    class One(Ranks):
+        def __init__(self, rank: int) -> None:
+            self.rank, self.size = rank, size
+
+    settings: dict[str, Any] = {"batch": 12, "restart": 0.5}
+    parts = [chosen(3, One(rank), **settings) for rank in range(size)]
+    assert [lane for part in parts for lane in part] == chosen(3, **settings)
+
+
+def losses(folder: Path, *, dropout: float = 0.0, **settings: Any) -> list[float]:
+    """Of every step."""
+    folder.mkdir()
+    torch.manual_seed(5)
+    run = training(SHARNN(replace(MODEL, dropout_hidden=dropout)))
+    fit(run, budget(**settings), PLAIN, desk(folder, Shelf()))
+    return [entry["nats_per_token"] for entry in entries(folder, "train")]
+
+
+def test_without_restarts_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never, often = (
+        losses(tmp_path / str(share), dropout=0.3, restart=share) for share in (1e-12, 0.5)
+    )
+    monkeypatch.setattr(SHARNN, "restarted", None)
+    assert losses(tmp_path / "without", dropout=0.3) == never != often
+
+
+def test_restarts_are_the_same_however_the_batch_is_split(tmp_path: Path) -> None:
+    whole, cut = (losses(tmp_path / str(n), restart=0.3, batch_split=n) for n in (1, 4))
+    assert cut == pytest.approx(whole, rel=1e-4)
+
+
+def test_lanes_restart_before_their_segment_is_read(tmp_path: Path) -> None:
+    class Watched(SHARNN):
+        found: ClassVar[list[list[bool]]] = []
+
+        def forward(self, tokens_BT: Tensor, state: State) -> Output:
+            self.found.append((~state["blocks.0.hidden"].any(1)).tolist())
+            return super().forward(tokens_BT, state)
+
+    fit(training(Watched(MODEL)), budget(steps=9, restart=0.4), PLAIN, desk(tmp_path, Shelf()))
+    wanted = [chosen(step, restart=0.4) for step in range(1, 9)]
+    assert Watched.found == [[True] * 4, *wanted]
+    assert any(map(any, wanted))
 
 
 class Poisoned(SHARNN):

@@ -19,7 +19,7 @@ from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
 from sparing.nn.span_attention import Source, SpanAttention
-from sparing.nn.state import part
+from sparing.nn.state import counted, emptied, part, zeroed
 from sparing.ops.span_attention import Ramp
 
 
@@ -138,10 +138,12 @@ class Block(nn.Module):
         lengths = self.lengths(hidden_BTD)
         spans = known if known is not None else _longest(lengths)
         reaches = [self.edge.reach(span) for span in spans]
-        mixed_BTD = self.attention(hidden_BTD, source, position_KL, lengths, reaches)
+        mixed_BTD = self.attention(
+            hidden_BTD, source, position_KL, lengths, reaches, state.get("seen")
+        )
         keep = self.cache(known)
-        state = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
-        return mixed_BTD, state, lengths.mean()
+        kept = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
+        return mixed_BTD, kept | counted(state, hidden_BTD.size(1)), lengths.mean()
 
     def lengths(self, hidden_BTD: Tensor) -> Tensor:
         """Spans of the heads (H,) or, where they depend on the text, of the queries (B, H, T)."""
@@ -203,6 +205,17 @@ class AdaptiveSpanTransformer(LanguageModel):
                 zero = torch.zeros(shape, device=self.device, dtype=dtype)
                 state[f"blocks.{layer}.{name}"] = zero
         return state
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """See `LanguageModel`. Zeros take attention, so where there were none they must not."""
+        begun = zeroed(state, lanes_B)
+        if self.config.start == "zeros" or self.config.span == "expire":
+            return begun
+        return {
+            f"blocks.{layer}.{name}": tensor
+            for layer in range(self.config.depth)
+            for name, tensor in emptied(part(begun, f"blocks.{layer}"), lanes_B).items()
+        }
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is cut from the graph: gradients stay inside the segment."""

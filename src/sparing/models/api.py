@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparing.nn.head import IGNORED, Head
 from sparing.nn.relative import RelativeBias
-from sparing.nn.state import State, joined, lanes, lengthened, size_bytes
+from sparing.nn.state import State, joined, lanes, lengthened, size_bytes, zeroed
 
 __all__ = [
     "IGNORED",
@@ -68,6 +68,14 @@ class LanguageModel(nn.Module):
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """Read one segment of at least one token per lane."""
         raise NotImplementedError
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """The same state with the chosen lanes as before their first token.
+
+        Asks no weights, of which this process may have a part only, and never waits for the device.
+        Zero is what a state starts as; what does not, or is too large to be copied, overrides this.
+        """
+        return zeroed(state, lanes_B)
 
     def before_step(self, step: int, share: float) -> None:
         """Called before every training step, with the steps and the share of the budget behind it.

@@ -19,7 +19,7 @@ from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.gate import GateKind
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.recurrent import CORES, CoreKind
-from sparing.nn.state import part
+from sparing.nn.state import counted, emptied, part, zeroed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,9 @@ class Attend(nn.Module):
         )
         self.dropout = Dropout(c.dropout_hidden)
 
-    def forward(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, hidden_BTD: Tensor, memory_BMD: Tensor, seen_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The stream after attention, and `memory` followed by this segment's own entries."""
         normed_BTD = self.norm_query(hidden_BTD)
         skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
@@ -96,7 +98,7 @@ class Attend(nn.Module):
             return skip_BTD, memory_BMD
         stored_BSD = self.extend(hidden_BTD, memory_BMD)
         source_BTD, keys_BSD = self._inputs(hidden_BTD, normed_BTD, stored_BSD)
-        mixed_BTD = self.attention(source_BTD, keys_BSD, stored_BSD)
+        mixed_BTD = self.attention(source_BTD, keys_BSD, stored_BSD, seen_B)
         return skip_BTD + self.dropout(mixed_BTD), stored_BSD
 
     def extend(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
@@ -173,9 +175,16 @@ class Block(nn.Module):
         hidden_BTD, carried = self.recur(hidden_BTD, state)
         if self.attend is not None:
             memory_BMD = self.attend.recent(state["memory"], coming=hidden_BTD.size(1))
-            hidden_BTD, stored_BSD = self.attend(hidden_BTD, memory_BMD)
+            hidden_BTD, stored_BSD = self.attend(hidden_BTD, memory_BMD, state.get("seen"))
             carried["memory"] = self.attend.recent(stored_BSD).detach()
+            carried |= counted(state, hidden_BTD.size(1))
         return self.expand(hidden_BTD), carried
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """Zero vectors, and a memory of which nothing exists, in the chosen lanes."""
+        vectors = {name: state[name] for name in self.core.state_names}
+        memory = {name: tensor for name, tensor in state.items() if name not in vectors}
+        return zeroed(vectors, lanes_B) | (emptied(memory, lanes_B) if memory else {})
 
 
 class SHARNN(LanguageModel):
@@ -216,6 +225,14 @@ class SHARNN(LanguageModel):
             if block.attend is not None:
                 state[f"blocks.{layer}.memory"] = self.head.weight.new_zeros(batch, 0, c.dim)
         return {name: tensor.detach() for name, tensor in state.items()}
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """See `LanguageModel`. Every block knows how its own begins."""
+        return {
+            f"blocks.{layer}.{name}": tensor
+            for layer, block in self._numbered()
+            for name, tensor in block.restarted(part(state, f"blocks.{layer}"), lanes_B).items()
+        }
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. State is cut from the graph: gradients stay inside the segment."""

@@ -77,6 +77,16 @@ class Stack(LanguageModel):
             state["tokens"] = self.ngrams.before(batch, like)
         return state
 
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """See `LanguageModel`. Every branch knows how its own begins."""
+        begun = State()
+        for number, block in self._numbered():
+            own = block.restarted(part(state, f"blocks.{number}"), lanes_B)
+            begun |= {f"blocks.{number}.{name}": tensor for name, tensor in own.items()}
+        if self.ngrams is not None:
+            begun["tokens"] = self.ngrams.restarted(state["tokens"], lanes_B)
+        return begun
+
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
         glance = Glance(self.modules())

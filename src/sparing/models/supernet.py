@@ -154,6 +154,10 @@ class Supernet(LanguageModel):
         self._steer()
         return self.stack.initial_state(batch)
 
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """That of every candidate the state holds."""
+        return self.stack.restarted(state, lanes_B)
+
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Without training, the favourites alone and no noise."""
         self._steer()

@@ -18,7 +18,7 @@ from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
-from sparing.nn.state import part
+from sparing.nn.state import counted, emptied, part
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -109,15 +109,19 @@ class Attend(nn.Module):
             entries = self.attention.entries(self.norm(stored_BSD) if self.pre else stored_BSD)
             carried = {"memory": stored_BSD}
         else:
-            fresh = zip(state.values(), self.attention.entries(source_BTD), strict=True)
+            old = state["keys"], state["values"]
+            fresh = zip(old, self.attention.entries(source_BTD), strict=True)
             keys_BSE, values_BSE = (
-                torch.cat([old.to(new.dtype), new], dim=1) for old, new in fresh
+                torch.cat([old_BME.to(new_BTE.dtype), new_BTE], dim=1) for old_BME, new_BTE in fresh
             )
             entries = keys_BSE, values_BSE
             carried = {"keys": keys_BSE, "values": values_BSE}
-        mixed_BTD = self.attention(source_BTD, entries, positions_SE, bias, self.reach)
+        mixed_BTD = self.attention(
+            source_BTD, entries, positions_SE, bias, self.reach, state.get("seen")
+        )
         out_BTD = hidden_BTD + self.dropout(mixed_BTD)
         kept = {name: self._recent(tensor).detach() for name, tensor in carried.items()}
+        kept |= counted(state, hidden_BTD.size(1))
         return out_BTD if self.pre else self.norm(out_BTD), kept
 
     def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
@@ -208,10 +212,18 @@ class TransformerXL(LanguageModel):
             for name, width in widths.items()
         }
 
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """See `LanguageModel`. Memories stay as they are, but no longer exist in those lanes."""
+        return {
+            f"blocks.{layer}.{name}": tensor
+            for layer in range(self.config.depth)
+            for name, tensor in emptied(part(state, f"blocks.{layer}"), lanes_B).items()
+        }
+
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. The state's own kind decides what memory holds."""
         hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
-        keys = next(iter(state.values())).size(1) + tokens_BT.size(1)
+        keys = _stored(state) + tokens_BT.size(1)
         positions, carried = self._positions(keys, state), State()
         for layer, block in self._numbered():
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
@@ -271,7 +283,7 @@ class TransformerXL(LanguageModel):
             self._table.clear()
             return self._project(keys)
         weights = [block.attend.attention.position.weight for _, block in self._numbered()]
-        newest = keys - next(iter(state.values())).size(1)
+        newest = keys - _stored(state)
         return self._table.rows(keys, self.config.memory + newest, weights, self._project)
 
     def _project(self, keys: int) -> list[Tensor]:
@@ -292,3 +304,8 @@ class TransformerXL(LanguageModel):
         owner = self.get_submodule(name.rpartition(".")[0])
         # One row per head is a stack of vectors, not a matrix between layers.
         return ("vector", 1) if isinstance(owner, RelativeBias) else super()._role(name, parameter)
+
+
+def _stored(state: State) -> int:
+    """Places of a memory, be they filled or not."""
+    return next(tensor.size(1) for tensor in state.values() if tensor.ndim == 3)

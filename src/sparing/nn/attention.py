@@ -25,12 +25,20 @@ class SingleHeadAttention(nn.Module):
         self.value_gate = value_gate(gate, dim)
         self.dropout = Dropout(dropout)
 
-    def forward(self, source_BTD: Tensor, keys_BSD: Tensor, values_BSD: Tensor) -> Tensor:
+    def forward(
+        self,
+        source_BTD: Tensor,
+        keys_BSD: Tensor,
+        values_BSD: Tensor,
+        seen_B: Tensor | None = None,
+    ) -> Tensor:
         """Attend from `source`; the last T keys are its own positions."""
         rate = self.dropout.rate if self.training else 0.0
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         values_BSD = self.dropout(values_BSD)
-        mixed_BTD = single_head_attention(query_BTD, keys_BSD, values_BSD, dropout=rate)
+        mixed_BTD = single_head_attention(
+            query_BTD, keys_BSD, values_BSD, seen_B=seen_B, dropout=rate
+        )
         gate_D: Tensor = self.value_gate()
         return mixed_BTD * gate_D
 

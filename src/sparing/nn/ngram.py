@@ -9,6 +9,9 @@ from torch import Tensor, nn
 MULTIPLIER = 0x9E3779B1
 """Knuth's multiplicative hash; odd, so that no bit of a token is lost."""
 
+NONE = -1
+"""A token that no text holds."""
+
 
 class NgramEmbedding(nn.Module):
     """The sum of a vector for the last 2 tokens, one for the last 3 and so on, projected to `dim`.
@@ -44,7 +47,11 @@ class NgramEmbedding(nn.Module):
 
     def before(self, batch: int, like: Tensor) -> Tensor:
         """What stands before a text: tokens that no text holds."""
-        return torch.full((batch, self.history), -1, device=like.device, dtype=torch.int64)
+        return torch.full((batch, self.history), NONE, device=like.device, dtype=torch.int64)
+
+    def restarted(self, before_BN: Tensor, lanes_B: Tensor) -> Tensor:
+        """The same with nothing before the next token of the chosen lanes."""
+        return before_BN.masked_fill(lanes_B[:, None], NONE)
 
     def compile_parts(self) -> None:
         """The hash: dozens of small steps otherwise, which take longer to launch than to do."""

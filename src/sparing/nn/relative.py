@@ -30,13 +30,14 @@ class RelativeAttention(nn.Module):
         """Keys and values (B, S, E) of stored vectors."""
         return self.key(source_BSD), self.value(source_BSD)
 
-    def forward(
+    def forward(  # noqa: PLR0913  the last two are seldom given
         self,
         source_BTD: Tensor,
         entries: tuple[Tensor, Tensor],
         positions_SE: Tensor,
         bias: Bias,
         reach: int | None = None,
+        seen_B: Tensor | None = None,
     ) -> Tensor:
         """Attend from `source`; the last T entries are its own positions."""
         keys_BSE, values_BSE = entries
@@ -47,6 +48,7 @@ class RelativeAttention(nn.Module):
             self._by_head(positions_SE),
             bias,
             reach=reach,
+            seen_B=seen_B,
             dropout=self.dropout_rate if self.training else 0.0,
         )
         out_BTD: Tensor = self.output(mixed_BTHK.flatten(-2))

@@ -59,13 +59,14 @@ class SpanAttention(nn.Module):
         )
         self.persistent = PersistentMemory(heads, dim // heads, persistent) if persistent else None
 
-    def forward(
+    def forward(  # noqa: PLR0913  the last is seldom given
         self,
         hidden_BTD: Tensor,
         source: Source,
         position_KL: Tensor,
         span: Tensor,
         reaches: Sequence[int],
+        seen_B: Tensor | None = None,
     ) -> Tensor:
         """Attend from `hidden`, whose own positions are the last T of `source`.
 
@@ -85,6 +86,7 @@ class SpanAttention(nn.Module):
                 _of_heads(span, chosen),
                 ramp=self.ramp,
                 zeros=self.zeros,
+                seen_B=seen_B,
                 persistent=None if self.persistent is None else self.persistent(chosen),
                 dropout=self.dropout if self.training else 0.0,
             )

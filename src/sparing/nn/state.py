@@ -46,6 +46,32 @@ def part(state: Mapping[str, Tensor], owner: str) -> State:
     }
 
 
+def zeroed(state: Mapping[str, Tensor], lanes_B: Tensor) -> State:
+    """The state with zeros in the chosen lanes."""
+    return {
+        name: tensor.masked_fill(lanes_B.view(-1, *[1] * (tensor.ndim - 1)), 0)
+        for name, tensor in state.items()
+    }
+
+
+def emptied(memories: Mapping[str, Tensor], lanes_B: Tensor) -> State:
+    """The same memories, of which nothing exists any more in the chosen lanes.
+
+    No entry is touched: `seen` says how many positions each lane has read since it began, and so
+    how many of the newest entries exist. Where nobody has counted yet, all of them do.
+    """
+    seen_B = memories.get("seen")
+    if seen_B is None:
+        longest = max(memory_BM.size(1) for memory_BM in memories.values())
+        seen_B = torch.full_like(lanes_B, longest, dtype=torch.int64)
+    return {**memories, "seen": seen_B.masked_fill(lanes_B, 0)}
+
+
+def counted(state: Mapping[str, Tensor], length: int) -> State:
+    """`seen` after `length` more positions, where it is counted."""
+    return {"seen": state["seen"] + length} if "seen" in state else {}
+
+
 def size_bytes(state: Mapping[str, Tensor]) -> int:
     """Bytes the state holds."""
     return sum(tensor.nbytes for tensor in state.values())

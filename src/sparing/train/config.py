@@ -26,6 +26,8 @@ class TrainConfig:
     """The most tokens of a randomised segment; none: `segment`."""
     turned: bool = False
     """Begin every epoch but the first elsewhere in the text, so that segments are cut anew."""
+    restart: float = 0.0
+    """Chance that a lane begins anew before a segment, as a text does: with nothing remembered."""
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
     batch_split: int = 1
@@ -37,7 +39,7 @@ class TrainConfig:
     minutes: float | None = None
     """Stop after this much time, learning rate annealed to the end of it."""
     seed: int = 1111
-    """Seeds weights, dropout, segment lengths and where epochs begin."""
+    """Seeds weights, dropout, segment lengths, where epochs begin and which lanes do anew."""
     precision: Precision = "auto"
     """Precision of matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     reduction: Reduction = "float32"
@@ -66,6 +68,8 @@ class TrainConfig:
                 raise ValueError(f"train.{name} must be positive, not {value}")
         if not self.halved <= 1:
             raise ValueError(f"train.halved is a share, at most 1, not {self.halved}")
+        if not 0 <= self.restart < 1:
+            raise ValueError(f"train.restart must be at least 0 and below 1, not {self.restart}")
         if self.seed >= 1 << 63:
             raise ValueError(f"train.seed must be below 2^63, not {self.seed}")
         if self.batch % self.batch_split:

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import torch
 
 from sparing import units
 from sparing.data.prefetch import prefetch
 from sparing.data.stream import Segment
 from sparing.errors import UserError
+from sparing.evaluate.window import on_device
 from sparing.models.api import State, joined, lanes
 from sparing.train.capture import capture, capture_weights, restore_weights
 from sparing.train.clock import Clock
@@ -16,6 +18,9 @@ from sparing.train.optim import clip_
 from sparing.train.schedule import ScheduleConfig, factor
 from sparing.train.stopping import stopping
 from sparing.train.training import Desk, Progress, Training
+
+RESTARTS = 0x5EED
+"""Sets these random numbers apart from others of the same seed."""
 
 ROLLBACKS = 5
 """A run that has gone back this often is not going to recover."""
@@ -33,6 +38,8 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             segment = next(segments)
             if segment.fresh:
                 run.state = run.fresh_state(segment.inputs_BT.size(0))
+            if config.restart:
+                run.state = restarted(run, config)
             by_length = segment.length / config.segment if config.lr_by_length else 1.0
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             run.model.before_step(p.step, share)
@@ -68,6 +75,17 @@ def finish(run: Training, config: TrainConfig, desk: Desk, *, early: bool) -> No
         save(run, desk)
     if not early and judge(run, desk):
         save(run, desk)
+
+
+def restarted(run: Training, config: TrainConfig) -> State:
+    """The carried state with some lanes begun anew, as models seldom see it in long lanes.
+
+    Which ones follows from seed and step alone, for all lanes of all processes.
+    """
+    random = np.random.default_rng((RESTARTS, config.seed, run.progress.step))
+    own = run.ranks.lanes(config.batch)
+    chosen = random.random(config.batch)[own.start : own.stop] < config.restart
+    return run.model.restarted(run.state, on_device(chosen, run.hardware.device))
 
 
 def spent(run: Training, config: TrainConfig, clock: Clock) -> float:

@@ -60,6 +60,30 @@ def lanes_do_not_talk(block: Block) -> None:
         torch.testing.assert_close(tensor, alone_state[key])
 
 
+def restarted_lanes_are_fresh(block: Block) -> None:
+    """And the others go on, also where a super-net lets the branch idle after the restart."""
+    state = read(block, stream(3), 4)[1]
+    chosen = torch.tensor([False, True, False])
+    for idle in (False, True):
+        on, fresh, found = (
+            read_on(block, first, idle=idle)
+            for first in (state, block.initial_state(3, stream()), block.restarted(state, chosen))
+        )
+        torch.testing.assert_close(found[chosen], fresh[chosen])
+        torch.testing.assert_close(found[~chosen], on[~chosen])
+
+
+def read_on(block: Block, state: State, *, idle: bool) -> Tensor:
+    pieces = []
+    for number, piece_BTD in enumerate((-stream(3)).split(2, dim=1)):
+        if idle and number == 0:
+            state = block.kept(state, block.idle(piece_BTD, state))
+            continue
+        delta_BTD, after = block(piece_BTD, state)
+        state, pieces = block.kept(state, after), [*pieces, delta_BTD]
+    return torch.cat(pieces, dim=1)
+
+
 def state_is_lanes_first_and_free_of_the_graph(block: Block) -> None:
     hidden_BTD = stream(3).requires_grad_()
     first = block.initial_state(3, hidden_BTD)
@@ -88,6 +112,7 @@ def everything(block: Block) -> None:
         the_future_is_invisible,
         segments_do_not_change_the_answer,
         lanes_do_not_talk,
+        restarted_lanes_are_fresh,
         state_is_lanes_first_and_free_of_the_graph,
         every_parameter_gets_a_gradient,
         a_full_state_is_as_large_as_promised,

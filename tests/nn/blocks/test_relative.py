@@ -42,6 +42,10 @@ def test_memory_is_bounded_and_reaches_back() -> None:
     torch.testing.assert_close(before[:, 10:], after[:, 10:], rtol=0, atol=0)
 
 
+def test_lanes_restart_also_once_the_memory_is_full() -> None:
+    laws.restarted_lanes_are_fresh(laws.lively(block(memory=3)))
+
+
 def test_an_idle_block_goes_on_remembering_the_stream() -> None:
     lively, hidden_BTD = laws.lively(block(memory=5)), laws.stream()
     first = lively.initial_state(2, hidden_BTD)

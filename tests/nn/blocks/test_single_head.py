@@ -14,6 +14,10 @@ def test_it_obeys_the_laws() -> None:
     laws.everything(block())
 
 
+def test_lanes_restart_also_once_the_memory_is_full() -> None:
+    laws.restarted_lanes_are_fresh(laws.lively(block(memory=3)))
+
+
 def test_an_idle_block_goes_on_remembering_the_stream() -> None:
     lively, hidden_BTD = laws.lively(block(memory=5)), laws.stream()
     first = lively.initial_state(2, hidden_BTD)

@@ -93,6 +93,18 @@ def test_keys_before_the_text_do_not_exist() -> None:
     torch.testing.assert_close(block(hidden, poisoned)[0], block(hidden, state)[0])
 
 
+def test_a_restart_does_not_make_the_memory_move() -> None:
+    block, hidden = laws.lively(attention()), laws.stream()
+    _, state = laws.read(block, hidden, 4)
+    begun = block.restarted(state, torch.tensor([True, False]))
+    assert begun["entries"] is state["entries"]
+    after = block.kept(begun, block(hidden[:, :2], begun)[1])
+    # Written behind the old entries, not copied together with them.
+    place = state["entries"].untyped_storage().data_ptr()
+    assert after["entries"].untyped_storage().data_ptr() == place
+    assert after["seen"].tolist() == [2, 14]
+
+
 def test_idle_it_remembers_all_and_attends_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     block = laws.lively(attention(dropout=0.5)).train()
     full = idle = block.initial_state(2, laws.stream())

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.state import State
+from sparing.nn.state import State, zeroed
 
 
 class Block(nn.Module):
@@ -36,6 +36,10 @@ class Block(nn.Module):
         where memories are copied as a whole.
         """
         return after
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """The same state with the chosen lanes as before their first token."""
+        return zeroed(state, lanes_B)
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:

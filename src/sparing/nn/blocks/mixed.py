@@ -73,6 +73,15 @@ class Mixed(Block):
             for name, tensor in block.kept(part(before, letter), own).items()
         }
 
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """Each candidate's own."""
+        return {
+            f"{letter}.{name}": tensor
+            for letter, block in self._lettered()
+            if (own := part(state, letter))
+            for name, tensor in block.restarted(own, lanes_B).items()
+        }
+
     def penalty(self, zero: Tensor) -> Tensor:
         """What the candidates in use ask, by their weights."""
         if self._weights_C is None:

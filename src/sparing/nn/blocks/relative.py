@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
-from sparing.nn.state import State
+from sparing.nn.state import State, counted, emptied
 
 
 class RelativeBlock(Block):
@@ -65,16 +65,23 @@ class RelativeBlock(Block):
             )
             carried = dict(zip(("keys", "values"), entries, strict=True))
         positions_SE = self._positions(entries[0].size(1), hidden_BTD.size(1), state)
-        mixed_BTD = self.attention(source_BTD, entries, positions_SE, self.bias())
+        mixed_BTD = self.attention(
+            source_BTD, entries, positions_SE, self.bias(), seen_B=state.get("seen")
+        )
         kept = {name: self._recent(tensor).detach() for name, tensor in carried.items()}
-        return self.dropout(mixed_BTD), kept
+        return self.dropout(mixed_BTD), kept | counted(state, hidden_BTD.size(1))
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """Entries stay where they are; those of the chosen lanes no longer exist."""
+        return emptied(state, lanes_B)
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
         """The memory is the stream itself: it is written without any work."""
         if "memory" not in state:
             return super().idle(hidden_BTD, state)
-        return {"memory": self._recent(self._extended(hidden_BTD, state["memory"]))}
+        stored_BSD = self._extended(hidden_BTD, state["memory"])
+        return {"memory": self._recent(stored_BSD)} | counted(state, hidden_BTD.size(1))
 
     def train(self, mode: bool = True) -> "RelativeBlock":
         """Switch between training and evaluation; projected positions are forgotten."""

@@ -10,7 +10,7 @@ from sparing.nn.attention import SingleHeadAttention, compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
 from sparing.nn.gate import VectorGate
-from sparing.nn.state import State
+from sparing.nn.state import State, counted, emptied
 
 FIRST_GATE = 0.1
 """Of every channel of the values: little is let through before anything is learnt."""
@@ -39,13 +39,20 @@ class SingleHeadBlock(Block):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
         stored_BSD = self._extended(hidden_BTD, state["memory"])
-        mixed_BTD = self.attention(self.norm_query(hidden_BTD), stored_BSD, stored_BSD)
-        return self.dropout(mixed_BTD), {"memory": self._recent(stored_BSD).detach()}
+        query_BTD = self.norm_query(hidden_BTD)
+        mixed_BTD = self.attention(query_BTD, stored_BSD, stored_BSD, state.get("seen"))
+        kept = {"memory": self._recent(stored_BSD).detach()}
+        return self.dropout(mixed_BTD), kept | counted(state, hidden_BTD.size(1))
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """Entries stay where they are; those of the chosen lanes no longer exist."""
+        return emptied(state, lanes_B)
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
         """The memory needs a norm of the stream, no more."""
-        return {"memory": self._recent(self._extended(hidden_BTD, state["memory"]))}
+        stored_BSD = self._extended(hidden_BTD, state["memory"])
+        return {"memory": self._recent(stored_BSD)} | counted(state, hidden_BTD.size(1))
 
     def flops_per_token(self) -> float:
         """The query's matrix, scores and their sum."""

@@ -17,7 +17,7 @@ from sparing.nn.dropout import Dropout
 from sparing.nn.rotary import Rotary
 from sparing.nn.scroll import Scroll
 from sparing.nn.stacked import StackedLinear
-from sparing.nn.state import State
+from sparing.nn.state import State, emptied
 from sparing.ops.window_attention import Edge, window_attention
 
 GRAIN = 256
@@ -138,6 +138,10 @@ class SpanAttention(Block):
         """The newest entries, as far as the longest window reaches."""
         entries = self.scroll.extended(before["entries"], after["fresh"], self.window)
         return {"entries": entries, "seen": after["seen"]}
+
+    def restarted(self, state: State, lanes_B: Tensor) -> State:
+        """Entries stay where they are; those of the chosen lanes no longer exist."""
+        return emptied(state, lanes_B)
 
     def penalty(self, zero: Tensor) -> Tensor:
         """The mean span times its price."""

@@ -20,7 +20,7 @@ class Bias(NamedTuple):
     """Added where it is matched by how far away it is (the paper's v)."""
 
 
-def relative_attention(  # noqa: PLR0913  two are keyword-only
+def relative_attention(  # noqa: PLR0913  three are keyword-only
     query_BTHK: Tensor,
     keys_BSHK: Tensor,
     values_BSHK: Tensor,
@@ -28,16 +28,25 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     bias: Bias,
     *,
     reach: int | None = None,
+    seen_B: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Query t sees the S - T memory slots and positions up to t of its own segment.
 
     The score is ((q + u) . k + (q + v) . r) / sqrt(K) with r the row of `positions` that belongs
     to the distance; rows are ordered like keys, so the last is distance 0. With `reach` a query
-    sees only that many newest keys, its own included. `dropout` acts on the weights.
+    sees only that many newest keys, its own included; with `seen` only that many newest slots of a
+    lane's memory exist. `dropout` acts on the weights.
     """
     grad = torch.is_grad_enabled()
     attend = shifted.relative_attention if grad else fused.relative_attention
     return attend(
-        query_BTHK, keys_BSHK, values_BSHK, positions_SHK, bias, reach=reach, dropout=dropout
+        query_BTHK,
+        keys_BSHK,
+        values_BSHK,
+        positions_SHK,
+        bias,
+        reach=reach,
+        seen_B=seen_B,
+        dropout=dropout,
     )

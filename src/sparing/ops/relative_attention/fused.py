@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.ops.relative_attention.shifted import by_distance, hide_, queries
+from sparing.ops.relative_attention.shifted import by_distance, forget_, hide_, queries
 
 if TYPE_CHECKING:
     from sparing.ops.relative_attention import Bias
@@ -23,6 +23,7 @@ def relative_attention(
     bias: "Bias",
     *,
     reach: int | None = None,
+    seen_B: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """See the package's docstring."""
@@ -36,6 +37,7 @@ def relative_attention(
         hide_(mask_BHTS[..., keys_BSHK.size(1) - query_BTHK.size(1) :], reach)
     else:
         hide_(mask_BHTS, reach)
+    forget_(mask_BHTS, seen_B)
     mixed_BHTK = F.scaled_dot_product_attention(
         content_BTHK.transpose(1, 2),
         keys_BSHK.transpose(1, 2),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sparing.ops.relative_attention import Bias
 
 
-def relative_attention(  # noqa: PLR0913  two are keyword-only
+def relative_attention(  # noqa: PLR0913  three are keyword-only
     query_BTHK: Tensor,
     keys_BSHK: Tensor,
     values_BSHK: Tensor,
@@ -19,6 +19,7 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     bias: "Bias",
     *,
     reach: int | None = None,
+    seen_B: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """See the package's docstring."""
@@ -32,6 +33,9 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     scores_BHTS = scores_BHTS.masked_fill(
         unseen(segment, keys, reach, scores_BHTS.device), float("-inf")
     )
+    if seen_B is not None:
+        absent_B11S = absent(segment, keys, seen_B)[:, None, None]
+        scores_BHTS = scores_BHTS.masked_fill(absent_B11S, float("-inf"))
     weights_BHTS = drop(torch.softmax(scores_BHTS, dim=-1), dropout)
     return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
 
@@ -48,3 +52,9 @@ def unseen(segment: int, keys: int, reach: int | None, device: torch.device) -> 
     key_S = torch.arange(keys, device=device)
     future_TS = key_S > query_T1
     return future_TS if reach is None else future_TS | (key_S <= query_T1 - max(1, reach))
+
+
+def absent(segment: int, keys: int, seen_B: Tensor) -> Tensor:
+    """Which keys (B, S) are from before a lane began."""
+    first_B1 = (keys - segment - seen_B)[:, None]
+    return torch.arange(keys, device=seen_B.device) < first_B1

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from sparing.ops.dropout import dropout as drop
-from sparing.ops.relative_attention.reference import unseen
+from sparing.ops.relative_attention.reference import absent, unseen
 
 if TYPE_CHECKING:
     from sparing.ops.relative_attention import Bias
 
 
-def relative_attention(  # noqa: PLR0913  two are keyword-only
+def relative_attention(  # noqa: PLR0913  three are keyword-only
     query_BTHK: Tensor,
     keys_BSHK: Tensor,
     values_BSHK: Tensor,
@@ -25,6 +25,7 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     bias: "Bias",
     *,
     reach: int | None = None,
+    seen_B: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """See the package's docstring."""
@@ -32,6 +33,7 @@ def relative_attention(  # noqa: PLR0913  two are keyword-only
     scores_BHTS = content_BTHK.transpose(1, 2) @ keys_BSHK.permute(0, 2, 3, 1)
     scores_BHTS = scores_BHTS + by_distance(position_BTHK, positions_SHK)
     hide_(scores_BHTS, reach)
+    forget_(scores_BHTS, seen_B)
     weights_BHTS = drop(torch.softmax(scores_BHTS, dim=-1), dropout)
     mixed_BHTK = weights_BHTS.to(values_BSHK.dtype) @ values_BSHK.transpose(1, 2)
     return mixed_BHTK.transpose(1, 2)
@@ -50,6 +52,14 @@ def hide_(scores_BHTS: Tensor, reach: int | None) -> None:
     if segment > 1 or (reach is not None and keys > reach):
         unseen_TS = unseen(segment, keys, reach, scores_BHTS.device)
         scores_BHTS.masked_fill_(unseen_TS, float("-inf"))
+
+
+def forget_(scores_BHTS: Tensor, seen_B: Tensor | None) -> None:
+    """Put minus infinity where a lane had not begun."""
+    if seen_B is not None:
+        segment, keys = scores_BHTS.shape[-2:]
+        absent_BS = absent(segment, keys, seen_B)
+        scores_BHTS.masked_fill_(absent_BS[:, None, None], float("-inf"))
 
 
 def by_distance(query_BTHK: Tensor, positions_SHK: Tensor) -> Tensor:

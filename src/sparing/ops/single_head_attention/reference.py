@@ -8,12 +8,19 @@ from sparing.ops.dropout import dropout as drop
 
 
 def single_head_attention(
-    query_BTD: Tensor, keys_BSD: Tensor, values_BSD: Tensor, *, dropout: float = 0.0
+    query_BTD: Tensor,
+    keys_BSD: Tensor,
+    values_BSD: Tensor,
+    *,
+    seen_B: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """See the package's docstring."""
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     if query_BTD.size(1) > 1:
         scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
+    if seen_B is not None:
+        scores_BTS = scores_BTS.masked_fill(_absent(scores_BTS, seen_B), float("-inf"))
     weights_BTS = drop(torch.softmax(scores_BTS, dim=-1), dropout)
     return torch.bmm(weights_BTS.to(values_BSD.dtype), values_BSD)
 
@@ -22,6 +29,13 @@ def attention_weights(query_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
     """The weights themselves (B, T, S): what the head looks at."""
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     return torch.softmax(scores_BTS.masked_fill(_future(scores_BTS), float("-inf")), dim=-1)
+
+
+def _absent(scores_BTS: Tensor, seen_B: Tensor) -> Tensor:
+    """Slots (B, 1, S) from before a lane began."""
+    _, segment, keys = scores_BTS.shape
+    first_B11 = (keys - segment - seen_B)[:, None, None]
+    return torch.arange(keys, device=scores_BTS.device) < first_B11
 
 
 def _future(scores_BTS: Tensor) -> Tensor:

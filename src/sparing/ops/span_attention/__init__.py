@@ -21,6 +21,7 @@ def span_attention(  # noqa: PLR0913  a public op
     *,
     ramp: Ramp,
     zeros: bool = True,
+    seen_B: Tensor | None = None,
     persistent: Persistent | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -29,8 +30,9 @@ def span_attention(  # noqa: PLR0913  a public op
     The last T keys are the queries' own positions, and nobody sees his own. Column j of `position`
     belongs to distance W - j. `span` holds z for each head (H,), each query (B, H, T) or each key
     by distance (B, 1, T, W); W must be at least `ramp.reach` of the longest for nothing to be lost.
-    Before the first key there are zero vectors, or, without `zeros`, nothing. `persistent` vectors
-    take part in the same softmax. `dropout` acts on the weights.
+    Before the first key there are zero vectors, or, without `zeros`, nothing; with `seen` a lane's
+    first key is that many before the segment, and older ones must be zero vectors. `persistent`
+    vectors take part in the same softmax. `dropout` acts on the weights.
     """
     return banded.span_attention(
         query_BHTK,
@@ -40,6 +42,7 @@ def span_attention(  # noqa: PLR0913  a public op
         span,
         ramp=ramp,
         zeros=zeros,
+        seen_B=seen_B,
         persistent=persistent,
         dropout=dropout,
     )

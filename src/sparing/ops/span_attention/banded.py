@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.ops.span_attention.layout import Persistent, before_start, distances, rows, slots
+from sparing.ops.span_attention.layout import (
+    Persistent,
+    before_start,
+    begins,
+    distances,
+    rows,
+    slots,
+)
 from sparing.ops.span_attention.mask import Ramp, log_mask
 
 CHUNK = 64
@@ -29,6 +36,7 @@ def span_attention(  # noqa: PLR0913  a public op
     *,
     ramp: Ramp,
     zeros: bool = True,
+    seen_B: Tensor | None = None,
     persistent: Persistent | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -39,9 +47,10 @@ def span_attention(  # noqa: PLR0913  a public op
     scores = by_distance(query_BHTK, windowed(keys_BHSK, segment, width))
     scores = scores + query_BHTK @ position_KW.to(query_BHTK.dtype)
     scores = scores + log_mask(rows(span), distances(width, like=scores), ramp)
-    if not zeros and memory < width:
+    if not zeros and (memory < width or seen_B is not None):
         slot_TW = slots(segment, memory, width, device=scores.device)
-        scores = scores.masked_fill(before_start(slot_TW, alone=persistent is None), -torch.inf)
+        gone = before_start(slot_TW, begins(memory, seen_B), alone=persistent is None)
+        scores = scores.masked_fill(gone, -torch.inf)
     if persistent is not None:
         fixed = query_BHTK @ persistent.keys_HKN.to(query_BHTK.dtype)
         scores = torch.cat([fixed.to(scores.dtype), scores], dim=-1)

@@ -34,12 +34,17 @@ def slots(segment: int, memory: int, width: int, *, device: torch.device) -> Ten
     return query_T1 + torch.arange(width, device=device) + (memory - width)
 
 
-def before_start(slot_TW: Tensor, *, alone: bool) -> Tensor:
+def begins(memory: int, seen_B: Tensor | None) -> Tensor | int:
+    """The first key of the stream, or of each lane's (B, 1, 1, 1)."""
+    return 0 if seen_B is None else (memory - seen_B).clamp(min=0)[:, None, None, None]
+
+
+def before_start(slot_TW: Tensor, first: Tensor | int, *, alone: bool) -> Tensor:
     """Where the key would stand before the first of the stream.
 
     A first query with nothing else to see keeps one empty slot: its weight falls on a zero vector.
     """
-    gone_TW = slot_TW < 0
+    gone = slot_TW < first
     if alone:
-        gone_TW[:, -1] = False
-    return gone_TW
+        gone[..., -1] = False
+    return gone

@@ -4,7 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.ops.span_attention.layout import Persistent, before_start, distances, rows, slots
+from sparing.ops.span_attention.layout import (
+    Persistent,
+    before_start,
+    begins,
+    distances,
+    rows,
+    slots,
+)
 from sparing.ops.span_attention.mask import Ramp, soft_mask
 
 
@@ -17,6 +24,7 @@ def span_attention(  # noqa: PLR0913  a public op
     *,
     ramp: Ramp,
     zeros: bool = True,
+    seen_B: Tensor | None = None,
     persistent: Persistent | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -31,8 +39,8 @@ def span_attention(  # noqa: PLR0913  a public op
     scores = (query_BHT1K * (keys_BHTWK + position_KW.mT)).sum(-1)
     mask = soft_mask(rows(span), distances(width, like=scores), ramp).expand_as(scores)
     if not zeros:
-        gone_TW = before_start(slot_TW, alone=persistent is None)
-        scores, mask = scores.masked_fill(gone_TW, -torch.inf), mask.masked_fill(gone_TW, 0)
+        gone = before_start(slot_TW, begins(memory, seen_B), alone=persistent is None)
+        scores, mask = scores.masked_fill(gone, -torch.inf), mask.masked_fill(gone, 0)
     if persistent is not None:
         scores = torch.cat([scores, query_BHT1K[..., 0, :] @ persistent.keys_HKN], dim=-1)
         mask = F.pad(mask, (0, persistent.keys_HKN.size(-1)), value=1.0)
