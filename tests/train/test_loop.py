@@ -16,7 +16,9 @@ from torch import Tensor
 from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.errors import UserError
 from sparing.models.api import Output, State
+from sparing.models.branches import StackConfig
 from sparing.models.sha_rnn import SHARNN
+from sparing.models.stack import Stack
 from sparing.train import journal
 from sparing.train.capture import restore, second_pass
 from sparing.train.checkpoint import Checkpoint
@@ -91,6 +93,19 @@ class Telling(SHARNN):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         return {"lanes": lanes_B}
+
+
+@pytest.mark.parametrize(("pieces", "sheets"), [(1, 1), (2, 3)])
+def test_a_memory_is_written_on_and_copied_only_where_the_batch_is_split(
+    pieces: int, sheets: int
+) -> None:
+    config = StackConfig(vocab_size=7, pattern="a", dim=8, heads=1, head_dim=8, span_limit=200)
+    run = training(Stack(config))
+    memories = []
+    for segment in itertools.islice(run.stream.segments(), 3):
+        _, _, run.state = backward(run, segment, pieces)
+        memories.append(run.state["blocks.0.entries"])
+    assert len({memory.untyped_storage().data_ptr() for memory in memories}) == sheets
 
 
 def chosen(step: int = 0, ranks: Ranks | None = None, **settings: Any) -> list[bool]:

@@ -138,9 +138,11 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float
     for piece in range(pieces):
         chosen = slice(piece * rows, (piece + 1) * rows)
         inputs_BT, targets_BT = segment.inputs_BT[chosen], segment.targets_BT[chosen]
+        # Whole, it goes in as it is: a memory that knows itself again is not copied.
+        carried = run.state if pieces == 1 else lanes(run.state, chosen)
         with run.ranks.reducing(run.loss, last=piece == pieces - 1):
             with run.hardware.autocast():
-                nats, state, penalty = run.loss(inputs_BT, targets_BT, lanes(run.state, chosen))
+                nats, state, penalty = run.loss(inputs_BT, targets_BT, carried)
             # Each piece adds its share of the whole segment's mean, over all processes, so that
             # cutting changes no gradient.
             loss = nats / segment.count + penalty / (pieces * run.ranks.size)
