@@ -206,6 +206,7 @@ def test_an_empty_out_is_not_the_folder_one_is_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refused(sparing(*verb, "--out", ""), "--out is empty")
+    refused(sparing(*verb, "--out", " "), "--out is empty")
     assert not list(tmp_path.iterdir())
 
 

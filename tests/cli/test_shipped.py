@@ -11,8 +11,8 @@ from tests.cli.conftest import Sparing
 
 from sparing import device
 from sparing.errors import UserError
-from sparing.runs.folder import RunFolder, load_model, open_run
-from sparing.runs.shipped import HOME, run_or_shipped, ship
+from sparing.runs.folder import RunFolder, load_model
+from sparing.runs.shipped import HOME, OPENING, run_or_shipped, ship
 
 ARTICLE = """\
     <title>Tea</title>
@@ -61,7 +61,7 @@ def test_generate_and_score_work_without_a_run(
 def test_a_misspelt_run_is_told_before_any_text_is_read(sparing: Sparing) -> None:
     said = sparing("score", "no-such-run")
     assert said.status == 2
-    assert "no-such-run does not exist" in said.err
+    assert "no run and no text in no-such-run" in said.err
 
 
 def test_the_package_brings_a_model_that_knows_wikipedia(sparing: Sparing) -> None:
@@ -77,7 +77,19 @@ def test_the_package_s_model_goes_on_from_a_prompt(sparing: Sparing) -> None:
     assert said.out.startswith(prompt + "mony")
 
 
+def test_without_a_prompt_it_goes_on_from_an_opening_of_its_own(sparing: Sparing) -> None:
+    said = sparing("generate", "--length", "3", "--json").json()
+    assert said["prompt"] == OPENING.decode()
+    assert sparing("generate", "--prompt", "", "--length", "3", "--json").json()["prompt"] == ""
+
+
+def test_info_without_a_name_tells_of_the_package_s_model(sparing: Sparing) -> None:
+    said = sparing("info", "--json").json()
+    assert said["run"] == "the package's own model"
+    assert said["parameters"]["deployed"] <= 8_000_000
+    assert said["results"]["test"]["bits_per_byte"] < 1.17
+
+
 def test_the_package_s_model_is_small_enough_to_bring_along() -> None:
     files = [path for path in HOME.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 16 * 2**20
-    assert open_run(HOME).read("results")["test"]["bits_per_byte"] < 1.17

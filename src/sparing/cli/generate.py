@@ -14,7 +14,7 @@ from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import complete, stream_text
 from sparing.runs.folder import load_model
-from sparing.runs.shipped import run_or_shipped
+from sparing.runs.shipped import OPENING, run_or_shipped
 
 
 def generate(
@@ -40,7 +40,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Write text after a prompt."""
-    prompts = _prompts(prompt or [], prompt_file)
+    prompts = _prompts(prompt or [], prompt_file) or [b"" if path else OPENING]
     sampling = SamplingConfig(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
     )
@@ -74,7 +74,7 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
     if given and path is not None:
         raise UserError("give --prompt or --prompt-file, not both")
     if path is None:
-        return [text.encode("utf-8", errors="surrogateescape") for text in given] or [b""]
+        return [text.encode("utf-8", errors="surrogateescape") for text in given]
     if str(path) == "-":
         return [sys.stdin.buffer.read()]
     return [path.read_bytes()]

@@ -14,6 +14,7 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import is_run, open_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
+from sparing.runs.shipped import run_or_shipped
 
 BYTE_FOR_BYTE = ("bytes", "symbols")
 """Vocabularies in which a token is a byte; how many bytes others hold depends on the text."""
@@ -30,7 +31,9 @@ def recipes(as_json: Json = False) -> None:
 
 
 def info(
-    name: Annotated[str, typer.Argument(metavar="RECIPE-or-RUN")],
+    name: Annotated[
+        str, typer.Argument(metavar="RECIPE-or-RUN", help="The package's own model if left out.")
+    ] = "",
     settings: Settings = None,
     as_json: Json = False,
     full: Annotated[
@@ -50,14 +53,14 @@ def info(
 
 
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
-    path = Path(name)
+    path = Path(name) if name else run_or_shipped(None).path
     if name.endswith(".json"):
         return recipe_file(path), {"recipe": name}
-    if name in RECIPES or not (path.exists() or "/" in name):
+    if name in RECIPES or not (path.exists() or "/" in str(path)):
         return recipe(name), {"recipe": name, "about": expectation(name)}
     folder = open_run(path)
     extra = {key: folder.read(key) for key in ("provenance", "results") if _has(path, key)}
-    return folder.config(), {"run": name, **extra}
+    return folder.config(), {"run": name or "the package's own model", **extra}
 
 
 def _has(path: Path, key: str) -> bool:

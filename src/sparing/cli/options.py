@@ -30,7 +30,7 @@ CONTROLS = {
 
 def out_path(text: str) -> Path:
     """What --out names; an empty name, as from an unset variable, would be the folder one is in."""
-    if not text:
+    if not text.strip():
         raise UserError("--out is empty; name a place to write to")
     return Path(text)
 

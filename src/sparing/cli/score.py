@@ -12,7 +12,7 @@ from sparing.cli.options import CheckpointName, Device, Json, say
 from sparing.errors import UserError
 from sparing.evaluate.score import Score, rank
 from sparing.evaluate.score import score as score_texts
-from sparing.runs.folder import load_model
+from sparing.runs.folder import is_run, load_model
 from sparing.runs.shipped import run_or_shipped
 
 
@@ -42,7 +42,9 @@ def score(
         raise UserError("--text is scored without a file; leave FILE and --whole out")
     if per_byte and not ranked:
         raise UserError("--per-byte goes with --rank")
-    if path is not None and file is None and path.is_file():
+    if path is not None and file is None and not is_run(path):
+        if path.is_dir() or not path.exists():
+            raise UserError(f"there is no run and no text in {path}")
         path, file = None, path
     if text and file is not None:
         raise UserError("--text is scored without a file; leave FILE out")

@@ -11,6 +11,13 @@ from sparing.train.checkpoint import Checkpoint
 
 HOME = Path(__file__).parents[1] / "shipped"
 """A run folder without its journal: settings, vocabulary, provenance, figures, best weights."""
+OPENING = b"""\
+  <page>
+    <title>Attention</title>
+    <revision>
+      <text xml:space="preserve">'''Attention''' is the ability to [[choose]] what to look at. """
+"""What that model goes on from unless told otherwise. It has read the middle of texts, hardly ever
+their beginning: without anything before it, it writes rubbish."""
 KEPT = ("vocab", "provenance", "results", "config")
 """Of a run's files; the last makes the folder a run."""
 
