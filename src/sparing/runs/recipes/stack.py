@@ -42,8 +42,9 @@ def enwik8_20min_span() -> RunConfig:
             evaluate_bytes=1_000_000,
             checkpoint_every=5000,
         ),
-        optim=MUON,
-        schedule=ScheduleConfig(shape="linear", warmup=100, hold=0.5),
+        optim=replace(MUON, lr=0.015),
+        # From the start: at a small scale that was worth 0.025 bits more than holding half the way.
+        schedule=ScheduleConfig(shape="linear", warmup=100),
         evaluate=EvaluateConfig(batch=32, segment=1024),
     )
 
@@ -97,7 +98,9 @@ def enwik8_small() -> RunConfig:
         ngram_rows=8192,
         ngram_dim=32,
     )
-    return replace(run, recipe="enwik8_small", model=model)
+    # As its figures were made, before the larger recipes were taught better.
+    schedule = replace(run.schedule, hold=0.5)
+    return replace(run, recipe="enwik8_small", model=model, optim=MUON, schedule=schedule)
 
 
 RECIPES = (enwik8_20min, enwik8_20min_span, enwik8_20min_sha, enwik8_small)
