@@ -81,6 +81,16 @@ def test_the_kernel_equals_the_definition(name: str) -> None:
         torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
 
 
+def test_spans_of_few_digits_hide_no_entry() -> None:
+    torch.manual_seed(0)
+    query, fresh = torch.randn(2, 4, 1, 16), torch.randn(2, 4, 2, 1, 16)
+    old, first = torch.randn(2, 3001, 2, 1, 16), torch.tensor([2995, 2996])
+    edge = Edge(torch.tensor([4000.0], dtype=torch.bfloat16), first, 32)
+    with torch.no_grad():
+        got = sliced.window_attention(query, fresh, old, edge)
+    torch.testing.assert_close(got, reference.window_attention(query, fresh, old, edge))
+
+
 def test_a_span_longer_than_the_text_is_plain_causal_attention() -> None:
     case = {"segment": 20, "memory": 0, "spans": [99.0, 99.0], "first": [0, 0]}
     torch.manual_seed(0)
@@ -146,6 +156,7 @@ def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(
     wanted = outcome(reference.window_attention, CASES["widest"])
     monkeypatch.setattr(fused, "_shared_bytes", lambda device: 101_376)
     assert fused._tile(fused.FORWARD, torch.empty(1, 1, 1, 256))["ROWS"] == 32
+    assert "maxnreg" not in fused._tile(fused.BACKWARD_QUERY, torch.empty(1, 1, 1, 64))
     for got, right in zip(outcome(fused.window_attention, CASES["widest"]), wanted, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
 

@@ -111,7 +111,9 @@ def test_a_memory_is_written_on_and_copied_only_where_the_batch_is_split(
 def chosen(step: int = 0, ranks: Ranks | None = None, **settings: Any) -> list[bool]:
     run = training(Telling(MODEL))
     run.progress.step, run.ranks = step, ranks or Ranks()
-    lanes: list[bool] = restarted(run, budget(**settings))["lanes"].tolist()
+    config = budget(**settings)
+    told = restarted(run, config)
+    lanes: list[bool] = told["lanes"].tolist() if told is not run.state else [False] * config.batch
     return lanes
 
 
@@ -124,6 +126,11 @@ def test_which_lanes_restart_follows_from_seed_and_step_alone() -> None:
     before = torch.get_rng_state()
     restarted(run, budget(restart=0.5))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_where_no_lane_restarts_the_state_stays_what_it_is() -> None:
+    run = training()
+    assert restarted(run, budget(restart=1e-9)) is run.state
 
 
 @pytest.mark.parametrize("restart", [0.01, 0.3])

@@ -27,7 +27,7 @@ class TrainConfig:
     turned: bool = False
     """Begin every epoch but the first elsewhere in the text, so that segments are cut anew."""
     restart: float = 0.0
-    """Chance that a lane begins anew before a segment, as a text does: with nothing remembered."""
+    """Chance that a lane begins anew before a segment, with nothing remembered."""
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
     batch_split: int = 1

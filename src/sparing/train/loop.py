@@ -83,9 +83,14 @@ def restarted(run: Training, config: TrainConfig) -> State:
     Which ones follows from seed and step alone, for all lanes of all processes.
     """
     random = np.random.default_rng((RESTARTS, config.seed, run.progress.step))
+    chosen = random.random(config.batch) < config.restart
+    # Asked of all lanes everywhere: what a state holds must not differ between processes.
+    if not chosen.any():
+        return run.state
     own = run.ranks.lanes(config.batch)
-    chosen = random.random(config.batch)[own.start : own.stop] < config.restart
-    return run.model.restarted(run.state, on_device(chosen, run.hardware.device))
+    return run.model.restarted(
+        run.state, on_device(chosen[own.start : own.stop], run.hardware.device)
+    )
 
 
 def spent(run: Training, config: TrainConfig, clock: Clock) -> float:

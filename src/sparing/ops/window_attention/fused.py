@@ -18,7 +18,8 @@ BACKWARD_QUERY = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 4, "m
 BACKWARD_ENTRIES = {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3, "maxnreg": 128}
 """Queries by keys of a tile, and how the compiler spreads it: the quickest of 8 to 10 on an H200.
 
-With fewer registers each (`maxnreg`) more programs share a multiprocessor.
+With fewer registers each (`maxnreg`) more programs share a multiprocessor, which there outweighs
+the few hundred bytes that spill.
 """
 LOG2E = 1.4426950408889634
 ROOMY = 131_072
@@ -123,11 +124,12 @@ def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
     """Wide heads need more registers and more shared memory for each tile.
 
     For the widest these are the largest tiles of which (next to) nothing spills from the registers.
+    Smaller GPUs have not been timed; more would spill there, so their registers are not capped.
     """
-    width = query.size(-1)
+    width, roomy = query.size(-1), _shared_bytes(query.device) >= ROOMY
     if width <= 64:
-        return usual
-    rows = 64 if width <= 128 or _shared_bytes(query.device) >= ROOMY else 32
+        return usual if roomy else {k: n for k, n in usual.items() if k != "maxnreg"}
+    rows = 64 if width <= 128 or roomy else 32
     return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
 
 

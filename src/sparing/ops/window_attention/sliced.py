@@ -38,8 +38,9 @@ def _bounds(edge: Edge) -> tuple[list[int], int, bool]:
 
     Asked for in one go: on a GPU every answer is waited for.
     """
-    first = torch.stack(edge.first_B.aminmax()).to(edge.span_H.dtype)
-    *reaches, begin, latest = torch.cat([edge.span_H.detach() + edge.ramp, first]).tolist()
+    reach_H = edge.span_H.detach().double() + edge.ramp
+    first = torch.stack(edge.first_B.aminmax()).to(reach_H.dtype)
+    *reaches, begin, latest = torch.cat([reach_H, first]).tolist()
     return [int(reach) for reach in reaches], int(begin), latest > begin
 
 

@@ -103,9 +103,9 @@ def wikitext2_par_search() -> RunConfig:
 def wikitext2_par() -> RunConfig:
     """What a search on WikiText-2 is retrained as: at most 4M parameters, 4.5 minutes on an H200.
 
-    24.3 valid perplexity per piece; that code: 39.41. Muon, little dropout, long segments, and a
-    memory eight times as long. Put a searched pattern in by `sparing derive RUN --into
-    wikitext2_par`.
+    24.3 valid perplexity per piece with `ffxxxx`, a searched pattern; that code: 39.41. Muon,
+    little dropout, long segments, and a memory eight times as long. Put a searched pattern in by
+    `sparing derive RUN --into wikitext2_par`.
     """
     return RunConfig(
         recipe="wikitext2_par",
