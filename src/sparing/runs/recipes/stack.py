@@ -13,7 +13,7 @@ VOCAB = 256
 MUON = OptimConfig(
     name="muon", lr=0.02, betas=(0.9, 0.95), weight_decay=0.1, decay_vectors=False, clip=1.0
 )
-"""What every stack is trained with."""
+"""What the trainings of all stacks begin with."""
 
 
 def enwik8_20min_span() -> RunConfig:
