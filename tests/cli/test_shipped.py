@@ -1,5 +1,6 @@
 """The package's own model."""
 
+import io
 import json
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,13 @@ def test_generate_and_score_work_without_a_run(
     (tmp_path / "lines.txt").write_text("12\n34\n")
     assert len(sparing("score", tmp_path / "lines.txt", "--json").out.splitlines()) == 2
     assert sparing("score", "--text", "12").status == 0
+
+
+def test_score_reads_standard_input_by_its_name(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one line\nanother\n")))
+    assert len(sparing("score", "-", "--json").out.splitlines()) == 2
 
 
 def test_a_misspelt_run_is_told_before_any_text_is_read(sparing: Sparing) -> None:

@@ -12,7 +12,7 @@ from sparing.config import described
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
-from sparing.runs.folder import is_run, open_run
+from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
 from sparing.runs.shipped import run_or_shipped
 
@@ -53,13 +53,13 @@ def info(
 
 
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
-    path = Path(name) if name else run_or_shipped(None).path
+    path = Path(name)
     if name.endswith(".json"):
         return recipe_file(path), {"recipe": name}
-    if name in RECIPES or not (path.exists() or "/" in str(path)):
+    if name in RECIPES or not (path.exists() or "/" in name):
         return recipe(name), {"recipe": name, "about": expectation(name)}
-    folder = open_run(path)
-    extra = {key: folder.read(key) for key in ("provenance", "results") if _has(path, key)}
+    folder = run_or_shipped(path if name else None)
+    extra = {key: folder.read(key) for key in ("provenance", "results") if _has(folder.path, key)}
     return folder.config(), {"run": name or "the package's own model", **extra}
 
 

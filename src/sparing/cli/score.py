@@ -43,7 +43,7 @@ def score(
     if per_byte and not ranked:
         raise UserError("--per-byte goes with --rank")
     if path is not None and file is None and not is_run(path):
-        if path.is_dir() or not path.exists():
+        if path.is_dir() or not (path.exists() or str(path) == "-"):
             raise UserError(f"there is no run and no text in {path}")
         path, file = None, path
     if text and file is not None:

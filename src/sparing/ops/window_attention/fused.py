@@ -3,6 +3,7 @@
 The softmax is summed tile by tile, and recomputed from its logarithm on the way back.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -133,8 +134,12 @@ def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
     return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
 
 
+@functools.cache
 def _shared_bytes(device: torch.device) -> int:
-    """Shared memory that a program may use; no limit where kernels run as plain Python."""
+    """Shared memory that a program may use; no limit where kernels run as plain Python.
+
+    Remembered, because every call of a kernel asks.
+    """
     if device.type != "cuda":
         return ROOMY
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
