@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
-BASE = {"errors", "files", "config", "units", "device", "launch", "padding", "__init__"}
+BASE = {"errors", "files", "config", "units", "device", "launch", "padding", "arrival", "__init__"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "padding": set(),
+    "arrival": set(),
     "files": {"errors"},
     "config": {"errors"},
     "launch": {"errors"},
     "device": {"errors", "launch"},
     "__init__": set(),
     "ops": set(),
-    "nn": {"ops", "padding"},
+    "nn": {"ops", "padding", "arrival"},
     "models": BASE | {"nn", "ops"},
     "data": BASE,
     "evaluate": BASE | {"models", "data"},

@@ -21,6 +21,7 @@ from tests.train.toy import CPU, MODEL, Shelf, budget, desk
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from sparing.arrival import Arrival
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
 from sparing.errors import LostError, UserError
@@ -433,8 +434,8 @@ def frozen(launch: Launch) -> str:
             if launch.rank == 1:
                 subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
-            ranks.meet(torch.zeros(2))
-            ranks.meet(torch.zeros(2))
+            ranks.meet(Arrival(torch.zeros(())), torch.zeros(()))
+            ranks.meet(Arrival(torch.zeros(())), torch.zeros(()))
     except LostError as problem:
         return str(problem)
     return "went on"

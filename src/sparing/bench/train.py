@@ -21,7 +21,7 @@ from sparing.models.api import State, size_bytes
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
 from sparing.train.distributed import Loss, Ranks
-from sparing.train.loop import backward
+from sparing.train.loop import backward, update
 from sparing.train.optim import build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import factor
@@ -60,13 +60,9 @@ class Stepper:
         run.optimizer.scale_lr(factor(self.schedule, number, 0.0))
         run.model.before_step(number - 1, 0.0)
         nats, norm, state = backward(run, segment, self.pieces)
-        sound = math.isfinite(nats) and math.isfinite(norm)
-        if sound:
-            run.optimizer.step()
-            run.model.after_step()
+        sound = update(run, nats, norm)
         if math.isfinite(nats):
             run.state = state
-        run.optimizer.zero_grad()
         run.scale.after_step(finite=sound)
         self.skipped += not sound
         return sound

@@ -49,7 +49,7 @@ class Rotary(nn.Module):
         )
         # Turned over rather than cut and joined: compiled, a join reads all of its parts at every
         # place of the result.
-        halves_BTH2K = x_BTHK.unflatten(-1, (2, self.pairs))
+        halves_BTH2K = x_BTHK.view(*x_BTHK.shape[:-1], 2, self.pairs)
         sine_BT12K = sine_BT11K * self.sign_21.to(x_BTHK.dtype)
-        turned_BTH2K = halves_BTH2K * cosine_BT11K + halves_BTH2K.flip(-2) * sine_BT12K
+        turned_BTH2K: Tensor = halves_BTH2K * cosine_BT11K + halves_BTH2K.flip(-2) * sine_BT12K
         return turned_BTH2K.flatten(-2)

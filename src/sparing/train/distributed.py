@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from sparing.arrival import Arrival
 from sparing.errors import LostError, UserError
 from sparing.launch import Launch
 from sparing.models.api import LanguageModel, State, lanes, lengthened
@@ -89,10 +90,13 @@ class Ranks:
     def watch(self, stop: Stop, clock: Clock) -> None:
         """From now on, meetings agree on whether to stop and what time it is."""
 
-    def meet(self, figures: Tensor) -> tuple[float, float]:
-        """Loss of all lanes and norm of the gradients, from this process's own."""
-        nats, norm = figures.tolist()
-        return nats, norm
+    def meet(self, nats: Arrival, norm: Tensor) -> tuple[float, Arrival]:
+        """Loss of all lanes, from this process's own, and norm of the gradients.
+
+        The norm may still be on its way: it is known when the device is through with the
+        gradients, the loss when it begins with them.
+        """
+        return nats.number(), Arrival(norm)
 
     def where(self) -> str:
         """On which ranks the last loss was not finite, as the end of a sentence."""
@@ -158,10 +162,12 @@ class Many(Ranks):
     def watch(self, stop: Stop, clock: Clock) -> None:
         """See `Ranks`."""
         self._stop, self._clock = stop, clock
-        self.meet(torch.zeros(2, device=self.device))
+        nothing = torch.zeros((), device=self.device)
+        self.meet(Arrival(nothing), nothing)
 
-    def meet(self, figures: Tensor) -> tuple[float, float]:
+    def meet(self, nats: Arrival, norm: Tensor) -> tuple[float, Arrival]:
         """See `Ranks`: one all-gather of four numbers."""
+        figures = torch.stack([nats.numbers.float(), norm.float()])
         own = [float(self._stop.signal), self._clock.elapsed_s()]
         told = torch.tensor(own, dtype=torch.float64).to(figures.device, non_blocking=True)
         mine = torch.cat([figures.double(), told])
@@ -171,7 +177,7 @@ class Many(Ranks):
         self._unsound = [rank for rank, row in enumerate(table) if not math.isfinite(row[0])]
         self._stop.agreed = int(max(row[2] for row in table))
         self._clock.agreed_s = table[0][3]
-        return sum(row[0] for row in table), table[0][1]
+        return sum(row[0] for row in table), Arrival(torch.tensor(table[0][1]))
 
     def where(self) -> str:
         """See `Ranks`."""

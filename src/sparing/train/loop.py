@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from sparing import units
+from sparing.arrival import Arrival
 from sparing.data.prefetch import prefetch
 from sparing.data.stream import Segment
 from sparing.errors import UserError
@@ -44,25 +45,22 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             run.optimizer.scale_lr(by_length * rate(p, schedule, share))
             run.model.before_step(p.step, share)
             nats, norm, state = squeezed(run, segment, desk)
-            sound = math.isfinite(nats) and math.isfinite(norm)
-            if sound:
-                run.optimizer.step()
-                run.model.after_step()
+            settle(run, desk)
+            sound = update(run, nats, norm)
             if math.isfinite(nats):
                 run.state = state
-            run.optimizer.zero_grad()
-            p.bad = 0 if sound else p.bad + skipped(run, desk, nats)
+            p.bad += 0 if sound else skipped(run, desk, nats)
             run.scale.after_step(finite=sound)
             advance(p, segment, nats if sound else None, clock)
             if p.bad >= config.bad_steps:
                 roll_back(run, desk, segment.inputs_BT.size(0))
             watch(run, desk, share)
             if p.step % config.log_every == 0:
-                log(run, desk, norm)
+                log(run, desk, norm.number())
             if evaluation_due(p, segment, config):
                 judge(run, desk)
             # Weights that yield no finite loss must not replace those that did.
-            if p.step % config.checkpoint_every == 0 and p.bad == 0:
+            if p.step % config.checkpoint_every == 0 and settle(run, desk):
                 save(run, desk)
         p.elapsed_s = clock.elapsed_s()
         finish(run, config, desk, early=stop.asked)
@@ -71,7 +69,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
 
 def finish(run: Training, config: TrainConfig, desk: Desk, *, early: bool) -> None:
     """Write down what was trained, then judge it: that takes time of its own, and may fail."""
-    if run.progress.step % config.checkpoint_every or run.progress.bad:
+    if not settle(run, desk) or run.progress.step % config.checkpoint_every:
         save(run, desk)
     if not early and judge(run, desk):
         save(run, desk)
@@ -113,7 +111,7 @@ def rate(p: Progress, schedule: ScheduleConfig, share: float) -> float:
     return factor(schedule, p.step - p.pass_step + 1, done)
 
 
-def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, float, State]:
+def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, Arrival, State]:
     """`backward`; where the device's memory is too small for it, again in smaller pieces.
 
     The update is the same. Several processes would have to agree on it, so they fail instead; and
@@ -136,8 +134,12 @@ def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, float,
         desk.bar.say(f"step {run.progress.step}: {what}")
 
 
-def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float, State]:
-    """Gradients of one segment's mean loss: its summed loss, the gradient norm, the state after."""
+def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, Arrival, State]:
+    """Gradients of one segment's mean loss: its summed loss, the gradient norm, the state after.
+
+    The only wait for the device, and it ends with the loss: what is told to the device next it
+    hears while it is busy with the gradients, and so never runs out of work.
+    """
     losses, states = [], []
     rows = segment.inputs_BT.size(0) // pieces
     for piece in range(pieces):
@@ -151,13 +153,39 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, float
             # Each piece adds its share of the whole segment's mean, over all processes, so that
             # cutting changes no gradient.
             loss = nats / segment.count + penalty / (pieces * run.ranks.size)
+            losses.append(nats.detach())
+            states.append(state)
+            asked = Arrival(torch.stack(losses).sum().float())
             (loss * run.scale.value).backward()
-        losses.append(nats.detach())
-        states.append(state)
-    norm = clip_(run.model.parameters(), run.clip, scale=run.scale.value)
-    # The loop's only wait for the device: both numbers decide whether the update is taken.
-    total, size = run.ranks.meet(torch.stack([torch.stack(losses).sum().float(), norm.float()]))
-    return total, size, states[0] if pieces == 1 else joined(states)
+    total, norm = run.ranks.meet(
+        asked, clip_(run.model.parameters(), run.clip, scale=run.scale.value)
+    )
+    return total, norm, states[0] if pieces == 1 else joined(states)
+
+
+def update(run: Training, nats: float, norm: Arrival) -> bool:
+    """Move the weights, unless the loss or scaled gradients are not finite; whether they moved."""
+    # Only a loss scale must know at once. Other gradients that are not finite have become zeros,
+    # and `settle` hears of them in time.
+    sound = math.isfinite(nats) and not (run.scale.active and not math.isfinite(norm.number()))
+    if sound:
+        run.optimizer.step()
+        run.model.after_step()
+        run.norm = norm
+    run.optimizer.zero_grad()
+    return sound
+
+
+def settle(run: Training, desk: Desk) -> bool:
+    """Whether the last step was sound, now that its gradients must have been measured."""
+    p, norm = run.progress, run.norm
+    if norm is not None:
+        run.norm = None
+        if math.isfinite(norm.number()):
+            p.bad, p.fruitless = 0, False
+        else:
+            p.bad += reported(run, desk, p.step, "gradients are not finite; taken for zero")
+    return p.bad == 0
 
 
 def advance(p: Progress, segment: Segment, nats: float | None, clock: Clock) -> None:
@@ -166,7 +194,6 @@ def advance(p: Progress, segment: Segment, nats: float | None, clock: Clock) -> 
     p.elapsed_s = clock.elapsed_s()
     if nats is not None:
         p.pending_nats, p.pending_tokens = p.pending_nats + nats, p.pending_tokens + segment.count
-        p.fruitless = False
 
 
 def skipped(run: Training, desk: Desk, nats: float) -> int:
@@ -176,9 +203,13 @@ def skipped(run: Training, desk: Desk, nats: float) -> int:
         desk.journal.note("event", step, what="gradients overflowed; scale halved, step skipped")
         return 0
     what = "loss is not finite" if not math.isfinite(nats) else "gradients are not finite"
-    what += run.ranks.where()
-    desk.journal.note("event", step, what=f"{what}; step skipped")
-    desk.bar.say(f"step {step}: {what}; step skipped")
+    return reported(run, desk, step, f"{what}{run.ranks.where()}; step skipped")
+
+
+def reported(run: Training, desk: Desk, step: int, what: str) -> int:
+    """Tell of a bad step; 1, as that is one."""
+    desk.journal.note("event", step, what=what)
+    desk.bar.say(f"step {step}: {what}")
     return 1
 
 
@@ -193,7 +224,7 @@ def roll_back(run: Training, desk: Desk, batch: int) -> None:
         raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
     run.state = run.fresh_state(batch)
-    p.bad, p.rollbacks, p.fruitless = 0, p.rollbacks + 1, True
+    run.norm, p.bad, p.rollbacks, p.fruitless = None, 0, p.rollbacks + 1, True
     what = f"went back to the weights of step {checkpoint.cursor['step']}"
     desk.journal.note("event", p.step, what=what)
     desk.bar.say(f"step {p.step}: {what}")
@@ -211,6 +242,7 @@ def watch(run: Training, desk: Desk, share: float) -> None:
 
 def log(run: Training, desk: Desk, norm: float) -> None:
     """One `train` entry: the mean loss since the last one, and where the run stands."""
+    settle(run, desk)
     p = run.progress
     mean = p.pending_nats / p.pending_tokens if p.pending_tokens else None
     bits = None if mean is None else units.bits_per_byte(mean, 1) / run.bytes_per_token

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from sparing.arrival import Arrival
 from sparing.data.stream import Cursor, Stream
 from sparing.device import Hardware
 from sparing.models.api import LanguageModel, State
@@ -55,6 +56,8 @@ class Training:
     scale: LossScale
     state: State
     clip: float = 0.0
+    norm: Arrival | None = None
+    """Of the last update's gradients, as long as nobody has asked whether they were finite."""
     pieces: int = 1
     """Into how many the lanes of this process are cut, to fit into memory."""
     bytes_per_token: float = 1.0

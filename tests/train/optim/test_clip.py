@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.train.optim import clip_
+from sparing.train.optim import clip, clip_
 
 
 def parameters(factor: float = 1.0) -> list[Tensor]:
@@ -52,6 +52,25 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm() -> None:
     given = parameters()
     gradients(given)[0][0, 0] = torch.nan
     assert torch.isnan(clip_(given, 1.0))
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("max_norm", [0.0, 1.0])
+def test_gradients_that_are_not_finite_become_zeros(odd: float, max_norm: float) -> None:
+    given = parameters()
+    gradients(given)[0][0, 0] = odd
+    clip_(given, max_norm)
+    assert all(not gradient.any() for gradient in gradients(given))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_no_host_may_ask_is_decided_bit_by_bit(dtype: torch.dtype) -> None:
+    given = [torch.tensor([torch.nan, torch.inf, -2.5, 1e-30]).to(dtype), torch.ones(2, 3).mT]
+    kept = [gradient.clone() for gradient in given]
+    clip._keep_(kept, torch.tensor(True))
+    torch.testing.assert_close(kept, given, rtol=0, atol=0, equal_nan=True)
+    clip._keep_(kept, torch.tensor(False))
+    assert all(not gradient.any() for gradient in kept)
 
 
 def test_no_value_is_asked_of_the_device() -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.arrival import Arrival
 from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
@@ -183,20 +184,14 @@ class Glance:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         spanned = (block for block in modules if isinstance(block, SpanAttention))
         self._blocks = [block for block in spanned if not block.log_span.is_meta]
-        self._arrival: torch.cuda.Event | None = None
         if self._blocks:
-            logarithms = torch.stack([block.log_span.detach() for block in self._blocks])
-            self._logarithms = logarithms.to("cpu", non_blocking=True)
-            if logarithms.is_cuda:
-                self._arrival = torch.cuda.current_stream(logarithms.device).record_event()
+            self._arrival = Arrival(torch.stack([block.log_span for block in self._blocks]))
 
     def settle(self) -> None:
         """Let the blocks know."""
         if not self._blocks:
             return
-        if self._arrival is not None:
-            self._arrival.synchronize()
-        for block, known in zip(self._blocks, self._logarithms.tolist(), strict=True):
+        for block, known in zip(self._blocks, self._arrival.read().tolist(), strict=True):
             block.settle(known)
 
 
