@@ -1,8 +1,8 @@
 """Rotary positions that never run out (arXiv:2104.09864).
 
-Axes: B batch, T segment, H heads, K head width, P period. Every frequency makes a whole
-number of turns in `PERIOD` positions, so positions may be counted modulo it, and a stream can go on
-for ever with keys that were rotated when they were stored.
+Axes: K half a head's width, P period. Every frequency makes a whole number of turns in `PERIOD`
+positions, so positions may be counted modulo it, and a stream can go on for ever with keys that
+were rotated when they were stored.
 """
 
 import math
@@ -10,15 +10,16 @@ import math
 import torch
 from torch import Tensor, nn
 
+from sparing.ops.rotated_entries import Turns
+
 PERIOD = 1 << 15
 
 
 class Rotary(nn.Module):
-    """Rotates pairs of channels by angles that grow with the position."""
+    """The angles by which pairs of channels are rotated: they grow with the position."""
 
     cosine_PK: Tensor
     sine_PK: Tensor
-    sign_21: Tensor
 
     def __init__(self, head_dim: int, *, slowest: float = 1 / 8192) -> None:
         """Pairs turn by 1 radian per position down to about `slowest`."""
@@ -29,7 +30,6 @@ class Rotary(nn.Module):
         angle_PK = self._angles()
         self.register_buffer("cosine_PK", angle_PK.cos().float(), persistent=False)
         self.register_buffer("sine_PK", angle_PK.sin().float(), persistent=False)
-        self.register_buffer("sign_21", torch.tensor([[1.0], [-1.0]]), persistent=False)
 
     def _angles(self) -> Tensor:
         share_K = torch.arange(self.pairs, dtype=torch.float64) / max(1, self.pairs - 1)
@@ -39,17 +39,7 @@ class Rotary(nn.Module):
         turned_PK: Tensor = (place_P[:, None] * turns_K) % PERIOD
         return 2 * math.pi / PERIOD * turned_PK
 
-    def forward(self, x_BTHK: Tensor, start_B: Tensor) -> Tensor:
-        """Rotate the vectors of positions start, start + 1 ... of each lane."""
-        place_BT = start_B[:, None] + torch.arange(x_BTHK.size(1), device=x_BTHK.device)
-        place_BT = place_BT % PERIOD
-        cosine_BT11K, sine_BT11K = (
-            table_PK[place_BT][:, :, None, None].to(x_BTHK.dtype)
-            for table_PK in (self.cosine_PK, self.sine_PK)
-        )
-        # Turned over rather than cut and joined: compiled, a join reads all of its parts at every
-        # place of the result.
-        halves_BTH2K = x_BTHK.view(*x_BTHK.shape[:-1], 2, self.pairs)
-        sine_BT12K = sine_BT11K * self.sign_21.to(x_BTHK.dtype)
-        turned_BTH2K: Tensor = halves_BTH2K * cosine_BT11K + halves_BTH2K.flip(-2) * sine_BT12K
-        return turned_BTH2K.flatten(-2)
+    @property
+    def turns(self) -> Turns:
+        """Cosine and sine of every angle."""
+        return Turns(self.cosine_PK, self.sine_PK)

@@ -19,6 +19,7 @@ from sparing.nn.rotary import Rotary
 from sparing.nn.scroll import Scroll
 from sparing.nn.stacked import StackedLinear
 from sparing.nn.state import State, emptied
+from sparing.ops.rotated_entries import rotated_entries
 from sparing.ops.window_attention import Edge, window_attention
 
 GRAIN = 256
@@ -65,11 +66,9 @@ class SpanHeads(nn.Module):
 
     def _projected(self, hidden_BTD: Tensor, seen_B: Tensor) -> tuple[Tensor, Tensor]:
         three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
-        query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
-        gain_H1 = self.gain_H[:, None].to(query_BTHK.dtype)
-        query_BTHK = self.rotary(_unit(query_BTHK), seen_B) * gain_H1
-        key_BTHK = self.rotary(_unit(key_BTHK), seen_B)
-        fresh_BT2HK = torch.stack([key_BTHK, value_BTHK], dim=2)
+        query_BTHK, fresh_BT2HK = rotated_entries(
+            three_BT3HK, self.gain_H, self.rotary.turns, seen_B
+        )
         return query_BTHK, fresh_BT2HK.to(compute_dtype(fresh_BT2HK))
 
 

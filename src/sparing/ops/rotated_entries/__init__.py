@@ -1,0 +1,39 @@
+"""What an attention is fed: queries and keys of one length, rotated by position, and values.
+
+Axes: B batch, T segment, H heads, K head width, P period of the positions; 3: query, key and value
+as projected, 2: a key and its value. P tables hold one angle per pair of channels, so K / 2.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from sparing.ops.rotated_entries import reference
+
+__all__ = ["Turns", "rotated_entries"]
+
+WIDTHS = (16, 32, 64, 128, 256)
+"""Of heads that the fused kernel has tiles for."""
+
+
+class Turns(NamedTuple):
+    """Cosines and sines of the angles at every position, after which they begin again."""
+
+    cosine_PK: Tensor
+    sine_PK: Tensor
+
+
+def rotated_entries(
+    three_BT3HK: Tensor, gain_H: Tensor, turns: Turns, start_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Queries (B, T, H, K) and entries (B, T, 2, H, K) of positions start, start + 1 ...
+
+    Queries and keys are divided by their root mean square and rotated; each head's queries are
+    multiplied by its gain. Values stay as they are.
+    """
+    if not (three_BT3HK.is_cuda and three_BT3HK.size(-1) in WIDTHS):
+        return reference.rotated_entries(three_BT3HK, gain_H, turns, start_B)
+    # Triton is there where there is a GPU, and only there is it needed.
+    from sparing.ops.rotated_entries.fused import rotated_entries as kernel
+
+    return kernel(three_BT3HK, gain_H, turns, start_B)

@@ -1,0 +1,31 @@
+"""The definition. Axes: see the package's docstring."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rotated_entries(
+    three_BT3HK: Tensor, gain_H: Tensor, turns: tuple[Tensor, Tensor], start_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See the package's docstring."""
+    query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
+    query_BTHK = rotated(_unit(query_BTHK), turns, start_B)
+    key_BTHK = rotated(_unit(key_BTHK), turns, start_B)
+    scaled_BTHK = query_BTHK * gain_H[:, None].to(query_BTHK.dtype)
+    return scaled_BTHK, torch.stack([key_BTHK, value_BTHK], dim=2)
+
+
+def rotated(x_BTHK: Tensor, turns: tuple[Tensor, Tensor], start_B: Tensor) -> Tensor:
+    """Channels i and K / 2 + i of each vector, turned by the i-th angle of its position."""
+    place_BT = start_B[:, None] + torch.arange(x_BTHK.size(1), device=x_BTHK.device)
+    cosine_BT1K, sine_BT1K = (
+        table_PK[place_BT % table_PK.size(0)].unsqueeze(2).to(x_BTHK.dtype) for table_PK in turns
+    )
+    one, two = x_BTHK.chunk(2, dim=-1)
+    turned = (one * cosine_BT1K + two * sine_BT1K, two * cosine_BT1K - one * sine_BT1K)
+    return torch.cat(turned, dim=-1)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return F.rms_norm(vectors, (vectors.size(-1),))

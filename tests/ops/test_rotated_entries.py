@@ -1,0 +1,134 @@
+"""Rotated entries: the kernel against the definition, gradients included."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparing.nn.rotary import PERIOD, Rotary
+from sparing.ops.rotated_entries import reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+CASES = {
+    "tiles cut": {"segment": 50, "heads": 3, "start": [0, 7]},
+    "tiles whole": {"segment": 64, "heads": 2, "start": [5, 0]},
+    "round the period": {"segment": 20, "heads": 1, "start": [PERIOD - 9, 3 * PERIOD + 1]},
+    "one position": {"segment": 1, "heads": 4, "start": [3, 900]},
+    "wider": {"segment": 33, "heads": 2, "start": [1, 2], "width": 64},
+    "widest": {"segment": 33, "heads": 2, "start": [1, 2], "width": 256},
+}
+
+
+def outcome(rotate, case: dict, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Queries, entries, and gradients of what was projected and of the gains."""
+    torch.manual_seed(0)
+    width, heads = case.get("width", 16), case["heads"]
+    three = 3 * torch.randn(2, case["segment"], 3, heads, width)
+    three = three.bfloat16().to(DEVICE, dtype).requires_grad_()
+    gain = torch.linspace(0.5, 2, heads, device=DEVICE, requires_grad=True)
+    start = torch.tensor(case["start"], device=DEVICE)
+    query, fresh = rotate(three, gain, Rotary(width).to(DEVICE).turns, start)
+    torch.manual_seed(1)
+    pull = [torch.randn(x.shape).to(x) for x in (query, fresh)]
+    torch.autograd.backward([query, fresh], pull)
+    return [query.detach(), fresh.detach(), three.grad, gain.grad]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_equals_the_definition(name: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.rotated_entries import fused
+
+    wanted = outcome(reference.rotated_entries, CASES[name])
+    got = outcome(fused.rotated_entries, CASES[name])
+    for found, right in zip(got, wanted, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_sixteen_bits_are_rounded_once() -> None:
+    """Triton's interpreter cuts where a GPU rounds."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.rotated_entries import fused
+
+    case = CASES["wider"]
+    exact = outcome(reference.rotated_entries, case)
+    got = outcome(fused.rotated_entries, case, torch.bfloat16)
+    plain = outcome(reference.rotated_entries, case, torch.bfloat16)
+    for found, other, right in zip(got, plain, exact, strict=True):
+        assert (found - right).norm() <= 1.05 * (other - right).norm()
+        assert (found - right).norm() < 5e-3 * right.norm()
+
+
+def test_queries_and_keys_have_one_length_and_values_are_left_alone() -> None:
+    three, gain = torch.randn(2, 5, 3, 2, 8), torch.tensor([1.0, 3.0])
+    start = torch.tensor([0, 40])
+    query, fresh = reference.rotated_entries(three, gain, Rotary(8).turns, start)
+    mean = torch.ones(2, 5, 2)
+    torch.testing.assert_close(query.square().mean(-1), mean * gain.square(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fresh[:, :, 0].square().mean(-1), mean, rtol=1e-5, atol=1e-5)
+    assert torch.equal(fresh[:, :, 1], three[:, :, 2])
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.rotated_entries import fused
+
+    three = torch.randn(1, 20, 3, 2, 16, device=DEVICE, requires_grad=True)
+    gain = torch.ones(2, device=DEVICE, requires_grad=True)
+    arguments = (three, gain, *Rotary(16).to(DEVICE).turns, torch.zeros(1, device=DEVICE).long())
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(fused._rotate, arguments, test_utils=checks)
+
+
+def test_a_tensor_in_another_order_of_axes_is_read_rightly() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.rotated_entries import fused
+
+    three = torch.randn(1, 20, 3, 2, 16, device=DEVICE)
+    odd = three.transpose(2, 3).contiguous().transpose(2, 3)
+    rest = (torch.ones(2).to(DEVICE), Rotary(16).to(DEVICE).turns, torch.zeros(1).long().to(DEVICE))
+    for found, right in zip(
+        fused.rotated_entries(odd, *rest), fused.rotated_entries(three, *rest), strict=True
+    ):
+        assert torch.equal(found, right)
+
+
+# Compiles both kernels for a real GPU, which need not be there; prints how they read and write.
+COMPILING = """
+import re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from sparing.ops.rotated_entries import kernels
+
+kinds = dict.fromkeys(("gain", "cosines", "sines", "d_gain"), "*fp32")
+kinds |= {"start": "*i64"} | dict.fromkeys(("rows", "segment", "period"), "i32")
+fixed = {"HEADS": 8, "HALF": 32, "ROWS": 32}
+for kernel in (kernels.forward, kernels.backward):
+    names = kernel.arg_names
+    source = ASTSource(
+        fn=kernel,
+        signature={n: (kinds | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16") for n in names},
+        constexprs={(names.index(n),): value for n, value in fixed.items()},
+        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in fixed},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    print(*re.findall(r"(?:ld|st).global[.a-z0-9]*", made.asm["ptx"]))
+"""
+
+
+def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", COMPILING]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for moves in map(str.split, done.stdout.splitlines()):
+        assert sum(move.endswith("v4.b32") for move in moves) >= len(moves) - 4
