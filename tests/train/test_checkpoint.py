@@ -22,6 +22,11 @@ def number(value: int) -> Checkpoint:
     return Checkpoint(tensors, {"step": value})
 
 
+def weights(value: int) -> Checkpoint:
+    whole = number(value)
+    return Checkpoint({"model": whole.tensors["model"]}, whole.cursor)
+
+
 def step_of(folder: Path, name: str = "last") -> int:
     loaded = checkpoint.load(folder, name, IDENTITY)
     assert loaded.tensors["model"]["w"].tolist() == [float(loaded.cursor["step"])] * 3
@@ -49,9 +54,33 @@ class Killed(BaseException):
     pass
 
 
+def test_what_an_amended_checkpoint_does_not_hold_stays(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    state = (tmp_path / "last" / "state.safetensors").stat()
+    checkpoint.amend(tmp_path, "last", weights(2), IDENTITY)
+    assert step_of(tmp_path) == 2
+    assert step_of(tmp_path, "previous") == 1
+    assert checkpoint.load(tmp_path, "last", IDENTITY).tensors["state"]["s"].tolist() == [1, 1]
+    assert (tmp_path / "last" / "state.safetensors").stat().st_ino == state.st_ino
+
+
+def test_where_files_have_one_name_only_they_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    checkpoint.amend(tmp_path, "last", weights(2), IDENTITY)
+    assert step_of(tmp_path) == 2
+    assert checkpoint.load(tmp_path, "last", IDENTITY).tensors["state"]["s"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("way", ["save", "amend"])
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_killed_at_any_file_operation_a_whole_checkpoint_is_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dies before the n-th change to the disk, for every n, and then opens the folder."""
     for moment in itertools.count():
@@ -59,7 +88,7 @@ def test_killed_at_any_file_operation_a_whole_checkpoint_is_there(
         checkpoint.save(folder, name, number(1), IDENTITY)
         checkpoint.save(folder, name, number(2), IDENTITY)
         with monkeypatch.context() as patch:
-            finished = die_at(moment, patch, folder, name)
+            finished = die_at(moment, patch, folder, name, way)
         assert step_of(folder, name) in (2, 3)
         checkpoint.save(folder, name, number(4), IDENTITY)
         assert step_of(folder, name) == 4
@@ -68,7 +97,7 @@ def test_killed_at_any_file_operation_a_whole_checkpoint_is_there(
     assert moment > 5
 
 
-def die_at(moment: int, patch: pytest.MonkeyPatch, folder: Path, name: str) -> bool:
+def die_at(moment: int, patch: pytest.MonkeyPatch, folder: Path, name: str, way: str) -> bool:
     left = itertools.count(moment, -1)
 
     def mortal(operation):  # type: ignore[no-untyped-def]
@@ -84,8 +113,12 @@ def die_at(moment: int, patch: pytest.MonkeyPatch, folder: Path, name: str) -> b
     patch.setattr(Path, "mkdir", mortal(Path.mkdir))
     patch.setattr(shutil, "rmtree", mortal(shutil.rmtree))
     patch.setattr(checkpoint, "save_file", mortal(checkpoint.save_file))
+    patch.setattr(os, "link", mortal(os.link))
     try:
-        checkpoint.save(folder, name, number(3), IDENTITY)
+        if way == "save":
+            checkpoint.save(folder, name, number(3), IDENTITY)
+        else:
+            checkpoint.amend(folder, name, weights(3), IDENTITY)
     except Killed:
         return False
     return True

@@ -306,7 +306,11 @@ def test_no_checkpoint_is_written_while_the_loss_is_not_finite(tmp_path: Path) -
     run = training(poisoned(range(5, 7)))
     place = desk(tmp_path, shelf)
     steps: list[int] = []
-    place = replace(place, save=lambda name, saved: steps.append(saved.cursor["step"]))
+    place = replace(
+        place,
+        save=lambda name, saved: steps.append(saved.cursor["step"]),
+        amend=lambda name, saved: None,
+    )
     fit(run, budget(steps=8, checkpoint_every=1), PLAIN, place)
     assert 5 not in steps
     assert 6 not in steps

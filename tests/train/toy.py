@@ -69,6 +69,10 @@ class Shelf:
         }
         self.kept[name] = Checkpoint(tensors, dict(checkpoint.cursor))
 
+    def amend(self, name: str, checkpoint: Checkpoint) -> None:
+        tensors = {**self.kept[name].tensors, **checkpoint.tensors}
+        self.save(name, Checkpoint(tensors, checkpoint.cursor))
+
 
 def desk(
     folder: Path, shelf: Shelf, judge: Callable[[LanguageModel], dict[str, Any]] | None = None
@@ -78,6 +82,7 @@ def desk(
         journal=Journal(folder / "metrics.jsonl"),
         bar=Bar(shown=False),
         save=shelf.save,
+        amend=shelf.amend,
         load=shelf.kept.get,
         judge=judge or (lambda model: figures),
     )

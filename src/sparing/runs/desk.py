@@ -32,11 +32,16 @@ def build_desk(
         if leading:
             checkpoint.save(folder.checkpoints, name, saved, identity)
 
+    def amend(name: str, saved: Checkpoint) -> None:
+        if leading:
+            checkpoint.amend(folder.checkpoints, name, saved, identity)
+
     board, step = folder.path / "tensorboard", training.progress.step
     return Desk(
         journal=Journal(folder.metrics, board, step) if leading else Silence(),
         bar=Bar(shown=progress and leading),
         save=save,
+        amend=amend,
         load=load,
         judge=partial(_judge, run, tokens, training),
     )

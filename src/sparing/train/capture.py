@@ -27,6 +27,13 @@ def capture(run: Training) -> Checkpoint:
     return Checkpoint({"model": model, "optimizer": optimizer, "state": state}, position(run))
 
 
+def capture_judged(run: Training) -> Checkpoint:
+    """What judging can change; not the carried state, the bulk of it."""
+    whole = run.ranks.complete
+    tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
+    return Checkpoint({stem: whole(held) for stem, held in tensors.items()}, position(run))
+
+
 def capture_weights(run: Training) -> Checkpoint:
     """The weights alone, and where they were reached."""
     return Checkpoint({"model": run.ranks.complete(model_tensors(run.model))}, position(run))

@@ -39,11 +39,38 @@ class Checkpoint:
 def save(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write `checkpoint` as `folder/name`; the one it replaces stays as `previous`."""
     _mend(folder, name)
+    _replace(folder, name, checkpoint, identity, {})
+
+
+def amend(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+    """The same, but tensors that `checkpoint` does not hold stay those of the present one.
+
+    Their files are shared, not copied: a carried state may be gigabytes.
+    """
+    _mend(folder, name)
+    present = _manifest(folder / name / MANIFEST)["files"]
+    fresh = {CURSOR, *(f"{stem}.safetensors" for stem in checkpoint.tensors)}
+    kept = {file: sums for file, sums in present.items() if file not in fresh}
+    _replace(folder, name, checkpoint, identity, kept)
+
+
+def _replace(
+    folder: Path,
+    name: str,
+    checkpoint: Checkpoint,
+    identity: Mapping[str, Any],
+    kept: Mapping[str, Any],
+) -> None:
+    """Swap in what is new; of `kept`, the files of the present one and their checksums."""
     incoming = folder / f"incoming-{name}"
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
     try:
-        _write(incoming, checkpoint, identity)
+        sums = _write(incoming, checkpoint)
+        for file in kept:
+            _share(folder / name / file, incoming / file)
+        body = {"format": FORMAT, "identity": identity, "files": {**kept, **sums}}
+        write_json(incoming / MANIFEST, {**body, "crc32": _body_checksum(body)})
     except OSError:
         # A full disk is no place to leave half a checkpoint.
         shutil.rmtree(incoming, ignore_errors=True)
@@ -101,7 +128,17 @@ def located(folder: Path, name: str) -> Path | None:
     return retired if retired.is_dir() else None
 
 
-def _write(incoming: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+def _share(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Not every file system lets a file have two names.
+        shutil.copy2(source, target)
+        sync(target)
+
+
+def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
+    """The checksums of the files made."""
     write_json(incoming / CURSOR, checkpoint.cursor)
     for stem, tensors in checkpoint.tensors.items():
         path = incoming / f"{stem}.safetensors"
@@ -113,9 +150,7 @@ def _write(incoming: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) 
         # safetensors lets nobody else read what it writes, whatever the user's umask says.
         shutil.copymode(incoming / CURSOR, path)
         sync(path)
-    sums = {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
-    body = {"format": FORMAT, "identity": identity, "files": sums}
-    write_json(incoming / MANIFEST, {**body, "crc32": _body_checksum(body)})
+    return {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
 
 
 def _of_the_system(problem: SafetensorError, path: Path) -> Exception:

@@ -12,7 +12,7 @@ from sparing.data.stream import Segment
 from sparing.errors import UserError
 from sparing.evaluate.window import on_device
 from sparing.models.api import State, joined, lanes
-from sparing.train.capture import capture, capture_weights, restore_weights
+from sparing.train.capture import capture, capture_judged, capture_weights, restore_weights
 from sparing.train.clock import Clock
 from sparing.train.config import TrainConfig
 from sparing.train.optim import clip_
@@ -69,10 +69,12 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
 
 def finish(run: Training, config: TrainConfig, desk: Desk, *, early: bool) -> None:
     """Write down what was trained, then judge it: that takes time of its own, and may fail."""
-    if not settle(run, desk) or run.progress.step % config.checkpoint_every:
+    step = run.progress.step
+    if not settle(run, desk) or step % config.checkpoint_every or step == 0:
         save(run, desk)
     if not early and judge(run, desk):
-        save(run, desk)
+        note_journal(run, desk)
+        desk.amend("last", capture_judged(run))
 
 
 def restarted(run: Training, config: TrainConfig) -> State:
@@ -298,7 +300,12 @@ def judge(run: Training, desk: Desk) -> bool:
 
 
 def save(run: Training, desk: Desk) -> None:
-    """Write the `last` checkpoint; the journal's lines before it reach the disk first."""
+    """Write the `last` checkpoint."""
+    note_journal(run, desk)
+    desk.save("last", capture(run))
+
+
+def note_journal(run: Training, desk: Desk) -> None:
+    """The journal's lines reach the disk before the checkpoint that counts on them."""
     desk.journal.sync()
     run.progress.journal_bytes = desk.journal.size_bytes()
-    desk.save("last", capture(run))

@@ -88,6 +88,8 @@ class Desk:
     journal: Journal
     bar: Bar
     save: Callable[[str, Checkpoint], None]
+    amend: Callable[[str, Checkpoint], None]
+    """As `save`; what the checkpoint does not hold stays as it was."""
     load: Callable[[str], Checkpoint | None]
     judge: Callable[[LanguageModel], dict[str, Any]]
     """Loss on the valid split; holds at least `nats_per_token` and `bits_per_byte`."""
