@@ -27,7 +27,9 @@ def enwik8_20min_span() -> RunConfig:
         model=StackConfig(
             vocab_size=VOCAB,
             pattern="af" * 12,
-            dropout=0.05,
+            # With 0.05 the last of a dozen epochs was known by heart: 0.86 there, 1.07 on valid.
+            dropout=0.15,
+            gated=True,
             ngrams=(2, 3, 4),
             ngram_rows=8192,
         ),
@@ -35,16 +37,18 @@ def enwik8_20min_span() -> RunConfig:
         train=TrainConfig(
             batch=64,
             segment=1024,
-            minutes=20,
+            # Every epoch meets other neighbours in its batches.
+            turned=True,
+            # The rest of twenty is for the last checkpoint: memories of 64 lanes are gigabytes.
+            minutes=19.75,
             precision="bfloat16",
             log_every=50,
             evaluate_every=2500,
             evaluate_bytes=1_000_000,
-            checkpoint_every=5000,
+            checkpoint_every=10_000,
         ),
-        # Weights remember a fifth of the run; at a small scale longer memory was worth 0.03 bits,
-        # and a rate that falls from the start 0.025.
-        optim=replace(MUON, lr=0.015, weight_decay=0.02),
+        # At a small scale a rate that falls from the start was worth 0.025 bits.
+        optim=replace(MUON, lr=0.015, weight_decay=0.05),
         schedule=ScheduleConfig(shape="linear", warmup=100),
         evaluate=EvaluateConfig(batch=32, segment=1024),
     )
@@ -95,13 +99,17 @@ def enwik8_small() -> RunConfig:
         span_starts=(32, 128, 512, 1024),
         ff_dim=1024,
         dropout=0.0,
+        gated=False,
         ngrams=(2, 3, 4, 5),
         ngram_rows=8192,
         ngram_dim=32,
     )
     # As its figures were made, before the larger recipes were taught better.
+    train = replace(run.train, turned=False, minutes=20, checkpoint_every=5000)
     schedule = replace(run.schedule, hold=0.5)
-    return replace(run, recipe="enwik8_small", model=model, optim=MUON, schedule=schedule)
+    return replace(
+        run, recipe="enwik8_small", model=model, train=train, optim=MUON, schedule=schedule
+    )
 
 
 RECIPES = (enwik8_20min, enwik8_20min_span, enwik8_20min_sha, enwik8_small)
