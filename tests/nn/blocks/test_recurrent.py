@@ -3,6 +3,7 @@
 from typing import Literal
 
 import pytest
+import torch
 from tests.nn.blocks import laws
 
 from sparing.nn.blocks.recurrent import RecurrentBlock
@@ -26,3 +27,20 @@ def test_an_idle_block_starts_anew(core: Literal["lstm", "qrnn"]) -> None:
 def test_the_work_of_an_lstm_is_eight_matrices() -> None:
     block = RecurrentBlock(laws.DIM, core="lstm", dropout=0.0)
     assert block.flops_per_token() == 2 * 8 * laws.DIM**2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("core", ["lstm", "qrnn"])
+def test_a_gpu_computes_what_a_cpu_does(core: Literal["lstm", "qrnn"]) -> None:
+    answers = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        block = laws.lively(RecurrentBlock(laws.DIM, core=core, dropout=0.0)).double()
+        x_BTD = torch.randn(3, 7, laws.DIM, dtype=torch.float64, requires_grad=True)
+        block, given_BTD = block.to(device), x_BTD.to(device)
+        y_BTD, state = block(given_BTD, block.initial_state(3, given_BTD.detach()))
+        y_BTD.square().sum().backward()
+        gradients = [x_BTD.grad, *(p.grad for p in block.parameters())]
+        answers.append([x.detach().cpu() for x in (y_BTD, *state.values(), *gradients)])
+    torch.testing.assert_close(*answers, rtol=1e-8, atol=1e-10)

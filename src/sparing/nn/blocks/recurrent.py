@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
 from sparing.nn.recurrent import LSTMCore, QRNNCore
@@ -33,6 +34,7 @@ class RecurrentBlock(Block):
         self.dropout = Dropout(dropout)
         if isinstance(self.core, LSTMCore):
             self.core.remember()
+        self.enter, self.leave = self._entered, self._left
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Zeros."""
@@ -41,11 +43,29 @@ class RecurrentBlock(Block):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
         before = tuple(state[name] for name in self.core.state_names)
-        y_BTD, after = self.core(self.norm(hidden_BTD), before)
+        y_BTD, after = self.core(self.enter(hidden_BTD), before)
         # Copies: the last cells of a scan are a view that would keep all of them alive.
         last = (x.detach().clone() for x in after)
         carried = dict(zip(self.core.state_names, last, strict=True))
-        return self.dropout(y_BTD), carried
+        return self.leave(y_BTD), carried
+
+    def _entered(self, hidden_BTD: Tensor) -> Tensor:
+        """The core's input: normed, in the precision it computes in, and in cuDNN's order.
+
+        That is position by position. Whoever writes it so in the first place spares a copy.
+        """
+        x_BTD: Tensor = self.norm(hidden_BTD).to(compute_dtype(hidden_BTD))
+        ordered = hidden_BTD.is_cuda and isinstance(self.core, LSTMCore)
+        return x_BTD.transpose(0, 1).contiguous().transpose(0, 1) if ordered else x_BTD
+
+    def _left(self, y_BTD: Tensor) -> Tensor:
+        """The core's output in the stream's order, some of it dropped."""
+        dropped_BTD: Tensor = self.dropout(y_BTD.contiguous())
+        return dropped_BTD
+
+    def compile_parts(self) -> None:
+        """What surrounds the core."""
+        self.enter, self.leave = torch.compile(self._entered), torch.compile(self._left)
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
