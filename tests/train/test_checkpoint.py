@@ -56,10 +56,12 @@ class Killed(BaseException):
 
 def test_what_an_amended_checkpoint_does_not_hold_stays(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    checkpoint.save(tmp_path, "last", number(2), IDENTITY)
     state = (tmp_path / "last" / "state.safetensors").stat()
-    checkpoint.amend(tmp_path, "last", weights(2), IDENTITY)
-    assert step_of(tmp_path) == 2
+    checkpoint.amend(tmp_path, "last", weights(3), IDENTITY)
+    assert step_of(tmp_path) == 3
     assert step_of(tmp_path, "previous") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"last", "previous"}
     assert checkpoint.load(tmp_path, "last", IDENTITY).tensors["state"]["s"].tolist() == [1, 1]
     assert (tmp_path / "last" / "state.safetensors").stat().st_ino == state.st_ino
 

@@ -135,13 +135,18 @@ def follow(launch: Launch, path: Path, plan: Plan) -> list[float]:
         if launch.rank == 0:
             checkpoint.save(shelf, name, saved, {})
 
+    def amend(name: str, saved: Checkpoint) -> None:
+        if launch.rank == 0:
+            checkpoint.amend(shelf, name, saved, {})
+
     if plan.resumed:
         saved = handed_out(ranks, None if launch.rank else checkpoint.load(shelf, "last", {}))
         assert saved is not None
         restore(run, saved)
         run.stream.cursor = run.progress.cursor
     config = budget(batch=BATCH, steps=plan.steps, batch_split=plan.split, restart=plan.restart)
-    assert fit(run, config, PLAIN, replace(desk(folder, Shelf()), save=save)) == 0
+    place = replace(desk(folder, Shelf()), save=save, amend=amend)
+    assert fit(run, config, PLAIN, place) == 0
     entries = journal.read(folder / "metrics.jsonl")
     return [entry["nats_per_token"] for entry in entries if entry["kind"] == "train"]
 

@@ -24,7 +24,8 @@ from sparing.train.capture import restore, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.distributed import Ranks
 from sparing.train.journal import TIMINGS
-from sparing.train.loop import backward, fit, restarted
+from sparing.train.loop import backward, fit, restarted, update
+from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
 
@@ -267,6 +268,8 @@ def test_gradients_that_are_not_finite_count_as_zero_and_are_reported(tmp_path: 
     assert [(e["step"], e["what"]) for e in entries(tmp_path, "event")] == [(5, what), (6, what)]
     assert [entry["step"] for entry in entries(tmp_path, "train")] == [3, 6, 9]
     assert entries(tmp_path, "train")[1]["grad_norm"] is None
+    order = [(entry["kind"], entry["step"]) for entry in entries(tmp_path)]
+    assert order[1:4] == [("event", 5), ("event", 6), ("train", 6)]
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
     assert run.progress.bad == 0
 
@@ -278,6 +281,76 @@ def test_gradients_that_are_never_finite_go_back_too(tmp_path: Path) -> None:
     # Of the ninth step's gradients the loop hears while it is busy with the tenth.
     assert events[-1] == (10, "went back to the weights of step 5")
     assert [step for step, _ in events[:-1]] == [7, 8, 9]
+    assert not run.progress.fruitless
+
+
+def test_what_was_thrown_away_by_going_back_proves_nothing(tmp_path: Path) -> None:
+    run = training(steep(range(7, 10)))
+    fit(run, budget(steps=10, checkpoint_every=5), PLAIN, desk(tmp_path, Shelf()))
+    assert run.progress.rollbacks == 1
+    assert run.progress.fruitless
+
+
+def after_two_updates(bad: range, *, zeroed: bool) -> list[Tensor]:
+    run = training(steep(bad))
+    for number, segment in enumerate(itertools.islice(run.stream.segments(), 2)):
+        nats, norm, _ = backward(run, segment, 1)
+        for parameter in run.model.parameters() if zeroed and number else ():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        assert update(run, nats, norm)
+    return list(run.model.parameters())
+
+
+def test_an_update_without_finite_gradients_is_one_with_zeros() -> None:
+    wanted = after_two_updates(range(0), zeroed=True)
+    found = after_two_updates(range(2, 3), zeroed=False)
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_under_a_loss_scale_they_skip_the_step(tmp_path: Path) -> None:
+    run = training(steep(range(5, 7)))
+    run.scale = LossScale(1024.0, 0, True)
+    weights: list[Tensor] = []
+    place = desk(tmp_path, Shelf())
+    place.bar.update = lambda share, words: weights.append(  # type: ignore[method-assign]
+        next(run.model.parameters()).detach().clone()
+    )
+    fit(run, budget(steps=8), PLAIN, place)
+    assert [step for step in range(1, 8) if torch.equal(weights[step], weights[step - 1])] == [4, 5]
+    assert run.scale.value == 256
+    assert run.progress.bad == 0
+    what = "gradients overflowed; scale halved, step skipped"
+    assert [(e["step"], e["what"]) for e in entries(tmp_path, "event")] == [(5, what), (6, what)]
+
+
+def test_a_bad_step_is_told_of_before_it_is_judged_and_is_not_saved(tmp_path: Path) -> None:
+    run, steps = training(steep(range(4, 5))), []
+    place = replace(
+        desk(tmp_path, Shelf()),
+        save=lambda name, saved: steps.append((name, saved.cursor["step"], saved.cursor["bad"])),
+        amend=lambda name, saved: None,
+    )
+    config = budget(steps=6, evaluate_every=4, checkpoint_every=1, log_every=100)
+    fit(run, config, PLAIN, place)
+    order = [(entry["kind"], entry["step"]) for entry in entries(tmp_path)]
+    assert order == [("event", 4), ("valid", 4), ("valid", 6)]
+    assert [(name, step) for name, step, _ in steps] == [
+        *(("last", step) for step in (1, 2, 3)),
+        ("best", 4),
+        *(("last", step) for step in (5, 6)),
+    ]
+    assert steps[3] == ("best", 4, 1)
+
+
+def test_what_judging_taught_an_averaging_optimizer_is_kept(tmp_path: Path) -> None:
+    shelf, run = Shelf(), training()
+    run.optimizer = build_optimizer(run.model, OptimConfig(name="ntasgd", lr=1e-2))
+    run.progress.best_nats = 0.5
+    fit(run, budget(steps=5, checkpoint_every=100), PLAIN, desk(tmp_path, shelf))
+    last = shelf.kept["last"]
+    assert last.tensors["optimizer"]["averaging/losses"][-1] == 1.0
+    assert last.cursor["journal_bytes"] == (tmp_path / "metrics.jsonl").stat().st_size
 
 
 @pytest.mark.parametrize("stop", [6, 7, 8])

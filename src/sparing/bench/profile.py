@@ -10,17 +10,18 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig
 
+STRETCHES = 3
 LONGEST_NAME = 90
 """Compilers name kernels after all that is in them."""
 
 
 def bench_profile(run: RunConfig, hardware: Hardware, steps: int, rows: int) -> dict[str, Any]:
-    """Time `steps` steps, then watch as many; the `rows` that take longest are told."""
+    """Time stretches of `steps` steps, then watch one; the `rows` that take longest are told."""
     if min(steps, rows) < 1:
         raise UserError(f"steps and rows must be at least 1, not {steps} and {rows}")
     stepper = Stepper(run, hardware)
     stepper.warm_up()
-    step = spread(interleaved({"step": stepper}, steps, hardware)["step"])
+    step = spread(interleaved({"step": stepper}, STRETCHES, hardware, stretch=steps)["step"])
     cuda = hardware.device.type == "cuda"
     watched = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
     with profile(activities=[watched]) as found:

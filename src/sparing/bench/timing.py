@@ -41,29 +41,32 @@ def spread(durations: Sequence[float]) -> Spread:
     return Spread(median, min(durations), lower, upper)
 
 
-def timed(task: Task, hardware: Hardware) -> float:
-    """Seconds one call takes, the device's work included."""
+def timed(task: Task, hardware: Hardware, calls: int = 1) -> float:
+    """Seconds one of several calls takes; the device is waited for at the end of all."""
     hardware.synchronize()
     started_at = time.perf_counter()
-    task()
+    for _ in range(calls):
+        task()
     hardware.synchronize()
-    return time.perf_counter() - started_at
+    return (time.perf_counter() - started_at) / calls
 
 
 def interleaved(
-    tasks: Mapping[str, Task], turns: int, hardware: Hardware, *, laps: int = 1
+    tasks: Mapping[str, Task], turns: int, hardware: Hardware, *, laps: int = 1, stretch: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of every call: each task in turn makes `laps` of them, `turns` times over.
+    """Seconds of every lap: each task in turn makes `laps` of them, `turns` times over.
 
-    Before several laps goes one that is not counted: caches and the allocator are still as the
-    task before has left them, which no real run would meet (measured: up to a quarter slower).
+    A lap is a `stretch` of calls, between which nobody waits for the device: as in a real run, the
+    next is launched while it is busy. Before several of them goes a call that is not counted:
+    caches and the allocator are still as the task before has left them, which no real run would
+    meet (measured: up to a quarter slower).
     """
     durations: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(turns):
         for name, task in tasks.items():
-            if laps > 1:
+            if laps * stretch > 1:
                 task()
-            durations[name] += [timed(task, hardware) for _ in range(laps)]
+            durations[name] += [timed(task, hardware, stretch) for _ in range(laps)]
     return durations
 
 

@@ -32,7 +32,7 @@ WARMUP = 3
 PATIENCE = 40
 """Steps after which a loss that is still not finite, or a memory that still grows, is an error."""
 LAPS = 3
-"""Steps measured one after the other before it is the products' turn."""
+"""Steps measured as one before it is the products' turn."""
 ROUND = 8
 """Segments of random text, read again and again."""
 
@@ -90,7 +90,7 @@ def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any
     peak_bytes = hardware.peak_bytes()
     bare = _bare(run, hardware)
     turns = math.ceil(steps / LAPS)
-    durations = interleaved({"step": stepper, **bare}, turns, hardware, laps=LAPS)
+    durations = interleaved({"step": stepper, **bare}, turns, hardware, stretch=LAPS)
     return {
         **_speed(run, durations.pop("step"), durations),
         "peak_bytes": peak_bytes,

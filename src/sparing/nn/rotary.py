@@ -1,6 +1,6 @@
 """Rotary positions that never run out (arXiv:2104.09864).
 
-Axes: K half a head's width, P period. Every frequency makes a whole number of turns in `PERIOD`
+Axes: F pairs of channels, P period. Every frequency makes a whole number of turns in `PERIOD`
 positions, so positions may be counted modulo it, and a stream can go on for ever with keys that
 were rotated when they were stored.
 """
@@ -18,8 +18,8 @@ PERIOD = 1 << 15
 class Rotary(nn.Module):
     """The angles by which pairs of channels are rotated: they grow with the position."""
 
-    cosine_PK: Tensor
-    sine_PK: Tensor
+    cosine_PF: Tensor
+    sine_PF: Tensor
 
     def __init__(self, head_dim: int, *, slowest: float = 1 / 8192) -> None:
         """Pairs turn by 1 radian per position down to about `slowest`."""
@@ -27,19 +27,19 @@ class Rotary(nn.Module):
         if head_dim % 2:
             raise ValueError(f"head_dim {head_dim} must be even: channels turn in pairs")
         self.pairs, self.slowest = head_dim // 2, slowest
-        angle_PK = self._angles()
-        self.register_buffer("cosine_PK", angle_PK.cos().float(), persistent=False)
-        self.register_buffer("sine_PK", angle_PK.sin().float(), persistent=False)
+        angle_PF = self._angles()
+        self.register_buffer("cosine_PF", angle_PF.cos().float(), persistent=False)
+        self.register_buffer("sine_PF", angle_PF.sin().float(), persistent=False)
 
     def _angles(self) -> Tensor:
-        share_K = torch.arange(self.pairs, dtype=torch.float64) / max(1, self.pairs - 1)
-        turns_K = (self.slowest**share_K * PERIOD / (2 * math.pi)).round().clamp(min=1)
+        share_F = torch.arange(self.pairs, dtype=torch.float64) / max(1, self.pairs - 1)
+        turns_F = (self.slowest**share_F * PERIOD / (2 * math.pi)).round().clamp(min=1)
         place_P = torch.arange(PERIOD, dtype=torch.float64)
         # Reduced to one turn in whole numbers, so that late positions are as exact as early ones.
-        turned_PK: Tensor = (place_P[:, None] * turns_K) % PERIOD
-        return 2 * math.pi / PERIOD * turned_PK
+        turned_PF: Tensor = (place_P[:, None] * turns_F) % PERIOD
+        return 2 * math.pi / PERIOD * turned_PF
 
     @property
     def turns(self) -> Turns:
         """Cosine and sine of every angle."""
-        return Turns(self.cosine_PK, self.sine_PK)
+        return Turns(self.cosine_PF, self.sine_PF)

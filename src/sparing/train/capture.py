@@ -28,10 +28,8 @@ def capture(run: Training) -> Checkpoint:
 
 
 def capture_judged(run: Training) -> Checkpoint:
-    """What judging can change; not the carried state, the bulk of it."""
-    whole = run.ranks.complete
-    tensors = {"model": model_tensors(run.model), "optimizer": run.optimizer.tensors()}
-    return Checkpoint({stem: whole(held) for stem, held in tensors.items()}, position(run))
+    """What judging can change: an averaging optimizer remembers valid losses."""
+    return Checkpoint({"optimizer": run.ranks.complete(run.optimizer.tensors())}, position(run))
 
 
 def capture_weights(run: Training) -> Checkpoint:

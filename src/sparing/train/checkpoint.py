@@ -39,29 +39,31 @@ class Checkpoint:
 def save(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write `checkpoint` as `folder/name`; the one it replaces stays as `previous`."""
     _mend(folder, name)
-    _replace(folder, name, checkpoint, identity, {})
+    _swap_in(folder, name, _made(folder, name, checkpoint, identity, {}))
+    _rotate(folder, name)
 
 
 def amend(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
-    """The same, but tensors that `checkpoint` does not hold stay those of the present one.
+    """Put `checkpoint` in the place of `folder/name`, which goes; what it does not hold stays.
 
-    Their files are shared, not copied: a carried state may be gigabytes.
+    Files that stay are shared, not copied: a carried state may be gigabytes.
     """
     _mend(folder, name)
     present = _manifest(folder / name / MANIFEST)["files"]
     fresh = {CURSOR, *(f"{stem}.safetensors" for stem in checkpoint.tensors)}
     kept = {file: sums for file, sums in present.items() if file not in fresh}
-    _replace(folder, name, checkpoint, identity, kept)
+    _swap_in(folder, name, _made(folder, name, checkpoint, identity, kept))
+    shutil.rmtree(folder / f"retired-{name}", ignore_errors=True)
 
 
-def _replace(
+def _made(
     folder: Path,
     name: str,
     checkpoint: Checkpoint,
     identity: Mapping[str, Any],
     kept: Mapping[str, Any],
-) -> None:
-    """Swap in what is new; of `kept`, the files of the present one and their checksums."""
+) -> Path:
+    """Where a whole checkpoint lies that waits to be swapped in; of the present one, `kept`."""
     incoming = folder / f"incoming-{name}"
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
@@ -75,7 +77,7 @@ def _replace(
         # A full disk is no place to leave half a checkpoint.
         shutil.rmtree(incoming, ignore_errors=True)
         raise
-    _swap_in(folder, name, incoming)
+    return incoming
 
 
 def load(folder: Path, name: str, identity: Mapping[str, Any], device: str = "cpu") -> Checkpoint:
@@ -188,12 +190,17 @@ def _verify(path: Path, files: Mapping[str, Any]) -> None:
 
 
 def _swap_in(folder: Path, name: str, incoming: Path) -> None:
-    current, retired, trash = (folder / stem for stem in (name, f"retired-{name}", "trash"))
+    current, retired = folder / name, folder / f"retired-{name}"
     shutil.rmtree(retired, ignore_errors=True)
     if current.is_dir():
         current.rename(retired)
     incoming.rename(current)
     sync(folder)
+
+
+def _rotate(folder: Path, name: str) -> None:
+    """The `last` that was swapped out becomes `previous`; others go."""
+    retired, trash = folder / f"retired-{name}", folder / "trash"
     if name == "last" and retired.is_dir():
         previous = folder / "previous"
         shutil.rmtree(trash, ignore_errors=True)

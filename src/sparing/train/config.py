@@ -55,7 +55,7 @@ class TrainConfig:
     checkpoint_every: int = 500
     """Steps between two checkpoints."""
     bad_steps: int = 3
-    """Non-finite losses in a row before the run goes back to its last checkpoint."""
+    """Steps in a row, loss or gradients not finite, after which the last checkpoint comes back."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

@@ -132,15 +132,14 @@ def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, Arriva
         run.optimizer.zero_grad()
         run.hardware.forget()
         what = f"memory is too small; the batch goes in {run.pieces} pieces (train.batch_split)"
-        desk.journal.note("event", run.progress.step, what=what)
-        desk.bar.say(f"step {run.progress.step}: {what}")
+        report(desk, run.progress.step, what)
 
 
 def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, Arrival, State]:
     """Gradients of one segment's mean loss: its summed loss, the gradient norm, the state after.
 
-    The only wait for the device, and it ends with the loss: what is told to the device next it
-    hears while it is busy with the gradients, and so never runs out of work.
+    The step's only wait for the device, and, for one process, it ends with the loss: what is told
+    to the device next it hears while it is busy with the gradients, and so never runs out of work.
     """
     losses, states = [], []
     rows = segment.inputs_BT.size(0) // pieces
@@ -157,7 +156,8 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, Arriv
             loss = nats / segment.count + penalty / (pieces * run.ranks.size)
             losses.append(nats.detach())
             states.append(state)
-            asked = Arrival(torch.stack(losses).sum().float())
+            if piece == pieces - 1:
+                asked = Arrival(torch.stack(losses).sum().float())
             (loss * run.scale.value).backward()
     total, norm = run.ranks.meet(
         asked, clip_(run.model.parameters(), run.clip, scale=run.scale.value)
@@ -179,14 +179,15 @@ def update(run: Training, nats: float, norm: Arrival) -> bool:
 
 
 def settle(run: Training, desk: Desk) -> bool:
-    """Whether the last step was sound, now that its gradients must have been measured."""
+    """Hear of the last update's gradients; whether the run has no bad step behind it by now."""
     p, norm = run.progress, run.norm
     if norm is not None:
         run.norm = None
         if math.isfinite(norm.number()):
             p.bad, p.fruitless = 0, False
         else:
-            p.bad += reported(run, desk, p.step, "gradients are not finite; taken for zero")
+            p.bad += 1
+            report(desk, p.step, "gradients are not finite; taken for zero")
     return p.bad == 0
 
 
@@ -205,14 +206,14 @@ def skipped(run: Training, desk: Desk, nats: float) -> int:
         desk.journal.note("event", step, what="gradients overflowed; scale halved, step skipped")
         return 0
     what = "loss is not finite" if not math.isfinite(nats) else "gradients are not finite"
-    return reported(run, desk, step, f"{what}{run.ranks.where()}; step skipped")
+    report(desk, step, f"{what}{run.ranks.where()}; step skipped")
+    return 1
 
 
-def reported(run: Training, desk: Desk, step: int, what: str) -> int:
-    """Tell of a bad step; 1, as that is one."""
+def report(desk: Desk, step: int, what: str) -> None:
+    """In the journal and beside the bar."""
     desk.journal.note("event", step, what=what)
     desk.bar.say(f"step {step}: {what}")
-    return 1
 
 
 def roll_back(run: Training, desk: Desk, batch: int) -> None:
@@ -228,8 +229,7 @@ def roll_back(run: Training, desk: Desk, batch: int) -> None:
     run.state = run.fresh_state(batch)
     run.norm, p.bad, p.rollbacks, p.fruitless = None, 0, p.rollbacks + 1, True
     what = f"went back to the weights of step {checkpoint.cursor['step']}"
-    desk.journal.note("event", p.step, what=what)
-    desk.bar.say(f"step {p.step}: {what}")
+    report(desk, p.step, what)
 
 
 def watch(run: Training, desk: Desk, share: float) -> None:
@@ -282,6 +282,7 @@ def judge(run: Training, desk: Desk) -> bool:
     if p.judged_step == p.step:
         return False
     p.judged_step = p.step
+    settle(run, desk)
     with run.optimizer.averaged():
         with run.ranks.whole(run.loss):
             result = desk.judge(run.model)

@@ -1,26 +1,19 @@
 """What an attention is fed: queries and keys of one length, rotated by position, and values.
 
-Axes: B batch, T segment, H heads, K head width, P period of the positions; 3: query, key and value
-as projected, 2: a key and its value. P tables hold one angle per pair of channels, so K / 2.
+Axes: B batch, T segment, H heads, K head width, F = K / 2 pairs of channels, P period of the
+positions; 3: query, key and value as projected, 2: a key and its value.
 """
 
-from typing import NamedTuple
-
+import torch
 from torch import Tensor
 
 from sparing.ops.rotated_entries import reference
+from sparing.ops.rotated_entries.turns import Turns
 
 __all__ = ["Turns", "rotated_entries"]
 
 WIDTHS = (16, 32, 64, 128, 256)
 """Of heads that the fused kernel has tiles for."""
-
-
-class Turns(NamedTuple):
-    """Cosines and sines of the angles at every position, after which they begin again."""
-
-    cosine_PK: Tensor
-    sine_PK: Tensor
 
 
 def rotated_entries(
@@ -31,7 +24,8 @@ def rotated_entries(
     Queries and keys are divided by their root mean square and rotated; each head's queries are
     multiplied by its gain. Values stay as they are.
     """
-    if not (three_BT3HK.is_cuda and three_BT3HK.size(-1) in WIDTHS):
+    known = three_BT3HK.size(-1) in WIDTHS and three_BT3HK.dtype != torch.float64
+    if not (three_BT3HK.is_cuda and known):
         return reference.rotated_entries(three_BT3HK, gain_H, turns, start_B)
     # Triton is there where there is a GPU, and only there is it needed.
     from sparing.ops.rotated_entries.fused import rotated_entries as kernel

@@ -10,16 +10,19 @@ import triton
 from torch import Tensor
 
 from sparing.ops.rotated_entries import kernels
+from sparing.ops.rotated_entries.turns import Turns
 
 NUMBERS = 2048
-"""Of a tile. Four warps then need 64 registers each for the way back, and fill a multiprocessor."""
+"""Of a tile. The way back then takes 64 registers of each thread, and spills none."""
 
 
 def rotated_entries(
-    three_BT3HK: Tensor, gain_H: Tensor, turns: tuple[Tensor, Tensor], start_B: Tensor
+    three_BT3HK: Tensor, gain_H: Tensor, turns: Turns, start_B: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See the package's docstring."""
-    query_BTHK, fresh_BT2HK = _rotate(three_BT3HK.contiguous(), gain_H.float(), *turns, start_B)
+    # The kernels know of no gaps between numbers.
+    given = (three_BT3HK, gain_H.float(), *turns, start_B)
+    query_BTHK, fresh_BT2HK = _rotate(*(tensor.contiguous() for tensor in given))
     return query_BTHK, fresh_BT2HK
 
 
@@ -48,7 +51,7 @@ def _rotate_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of what was projected and of the gains."""
     grid, sizes, shape = _plan(three, cosines)
-    d_three, d_gain = torch.empty_like(three), gain.new_empty(grid[1], grid[0])
+    d_three, d_gain = torch.empty_like(three), gain.new_empty(grid[0] // gain.numel(), gain.numel())
     given = (d_query.contiguous(), d_fresh.contiguous())
     kernels.backward[grid](
         three, gain, cosines, sines, start, *given, d_three, d_gain, *sizes, **shape
@@ -84,9 +87,9 @@ def _room(three: Tensor) -> tuple[Tensor, Tensor]:
 
 def _plan(
     three: Tensor, cosines: Tensor
-) -> tuple[tuple[int, int], tuple[int, int, int], dict[str, int]]:
-    """The grid, the sizes and the shape of a tile."""
+) -> tuple[tuple[int], tuple[int, int, int], dict[str, int]]:
+    """The grid, the sizes and the shape of a tile. Heads of one tile are neighbours there."""
     batch, segment, _, heads, width = three.shape
     rows = batch * segment
     shape = {"HEADS": heads, "HALF": width // 2, "ROWS": NUMBERS // width, "num_warps": 4}
-    return (heads, triton.cdiv(rows, shape["ROWS"])), (rows, segment, cosines.size(0)), shape
+    return (heads * triton.cdiv(rows, shape["ROWS"]),), (rows, segment, cosines.size(0)), shape

@@ -60,8 +60,8 @@ def forward(
     HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Queries and entries from what was projected."""
-    head = tl.program_id(0)
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    head, tile = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
+    row = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
     own, line = head * 2 * HALF, HEADS * 2 * HALF
     cosine, sine = _turns(cosines, sines, start, row, inside, segment, period, HALF)
@@ -95,8 +95,8 @@ def backward(
     HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of what was projected, and a partial one of the gain."""
-    head = tl.program_id(0)
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    head, tile = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
+    row = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
     own, line = head * 2 * HALF, HEADS * 2 * HALF
     cosine, sine = _turns(cosines, sines, start, row, inside, segment, period, HALF)
@@ -105,7 +105,7 @@ def backward(
         three + own, row, 3 * line, d_query + own, line, inside, cosine, sine, scale, HALF
     )
     _store(d_three + own, row, 3 * line, inside, one, two, HALF)
-    tl.store(d_gain + tl.program_id(1) * HEADS + head, tl.sum(along))
+    tl.store(d_gain + tl.program_id(0), tl.sum(along))
     one, two, _ = _unrotated(
         three + own + line, row, 3 * line, d_fresh + own, 2 * line, inside, cosine, sine, 1.0, HALF
     )

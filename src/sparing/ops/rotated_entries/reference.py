@@ -4,9 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparing.ops.rotated_entries.turns import Turns
+
 
 def rotated_entries(
-    three_BT3HK: Tensor, gain_H: Tensor, turns: tuple[Tensor, Tensor], start_B: Tensor
+    three_BT3HK: Tensor, gain_H: Tensor, turns: Turns, start_B: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See the package's docstring."""
     query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
@@ -16,14 +18,14 @@ def rotated_entries(
     return scaled_BTHK, torch.stack([key_BTHK, value_BTHK], dim=2)
 
 
-def rotated(x_BTHK: Tensor, turns: tuple[Tensor, Tensor], start_B: Tensor) -> Tensor:
-    """Channels i and K / 2 + i of each vector, turned by the i-th angle of its position."""
+def rotated(x_BTHK: Tensor, turns: Turns, start_B: Tensor) -> Tensor:
+    """Channels i and F + i of each vector, turned by the i-th angle of its position."""
     place_BT = start_B[:, None] + torch.arange(x_BTHK.size(1), device=x_BTHK.device)
-    cosine_BT1K, sine_BT1K = (
-        table_PK[place_BT % table_PK.size(0)].unsqueeze(2).to(x_BTHK.dtype) for table_PK in turns
+    cosine_BT1F, sine_BT1F = (
+        table_PF[place_BT % table_PF.size(0)].unsqueeze(2).to(x_BTHK.dtype) for table_PF in turns
     )
     one, two = x_BTHK.chunk(2, dim=-1)
-    turned = (one * cosine_BT1K + two * sine_BT1K, two * cosine_BT1K - one * sine_BT1K)
+    turned = (one * cosine_BT1F + two * sine_BT1F, two * cosine_BT1F - one * sine_BT1F)
     return torch.cat(turned, dim=-1)
 
 
