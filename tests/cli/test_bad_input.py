@@ -1,6 +1,5 @@
 """Bad input: one clear line, exit status 2, nothing half-written."""
 
-import shutil
 from pathlib import Path
 
 import pytest
