@@ -12,6 +12,7 @@ from sparing.models.patterns import (
     filled,
     interleaved,
     likeliest,
+    looped,
     par,
     sandwich,
     sha,
@@ -37,6 +38,12 @@ def test_par_has_one_attention_block_in_five_and_none_in_the_last_third(depth: i
 def test_par_without_attention_is_refused() -> None:
     with pytest.raises(ValueError, match="no attention"):
         par(4)
+
+
+def test_what_stands_in_brackets_comes_again() -> None:
+    assert looped("af af", 1) == (0, 1, 2, 3)
+    assert looped("af [af] f", 3) == (0, 1, 2, 3, 2, 3, 2, 3, 4)
+    assert looped("[ab]", 1) == (0, 1)
 
 
 def test_the_other_rules() -> None:

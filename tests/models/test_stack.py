@@ -37,6 +37,47 @@ def test_a_pattern_of_unknown_letters_is_refused(pattern: str) -> None:
         StackConfig(pattern=pattern, **SMALL)
 
 
+@pytest.mark.parametrize("pattern", ["a[f", "af]", "a]f[", "[a][f]", "[[a]f]", "a[]f"])
+def test_brackets_that_do_not_fit_are_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="brackets"):
+        StackConfig(pattern=pattern, rounds=2, **SMALL)
+
+
+def test_rounds_are_the_same_branches_once_more() -> None:
+    torch.manual_seed(0)
+    round_, flat = stack("a [l f a] f", rounds=2), stack("a lfa lfa f")
+    order = (0, 1, 2, 3, 1, 2, 3, 4)
+    assert round_.places == order
+    for parameter in round_.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    own = round_.state_dict()
+    for name, tensor in flat.state_dict().items():
+        kind, _, rest = name.partition(".")
+        if kind == "blocks":
+            place, _, rest = rest.partition(".")
+            name = f"blocks.{order[int(place)]}.{rest}"
+        tensor.copy_(own[name])
+    tokens, states = torch.randint(0, 9, (2, 12)), [m.initial_state(2) for m in (round_, flat)]
+    for _ in range(3):
+        outs = [m(tokens, state) for m, state in zip((round_, flat), states, strict=True)]
+        torch.testing.assert_close(outs[0].hidden_BTD, outs[1].hidden_BTD)
+        states = [out.state for out in outs]
+    assert states[0].keys() == states[1].keys()
+    assert round_.flops_per_token() == flat.flops_per_token()
+    assert round_.state_numbers() == flat.state_numbers()
+
+
+def test_every_round_writes_on_a_sheet_of_its_own() -> None:
+    model = stack("[a f]", rounds=2, span_limit=16, span_starts=(8.0,))
+    tokens, state, places = torch.zeros(1, 2, dtype=torch.int64), model.initial_state(1), set()
+    with torch.no_grad():
+        for _ in range(120):
+            state = model(tokens, state).state
+            places |= {state[f"blocks.{n}.entries"].untyped_storage().data_ptr() for n in (0, 2)}
+    # A window of 256, and as much room behind it: one copy in 128 steps, not one in each.
+    assert len(places) <= 6
+
+
 def test_groups_end_after_a_dense_branch_and_begin_with_a_recurrent_one() -> None:
     blocks = [block for _, block in stack("af af lf a lf s")._numbered()]
     cuts = [(group.start, group.stop) for group in grouped(blocks)]
@@ -46,7 +87,7 @@ def test_groups_end_after_a_dense_branch_and_begin_with_a_recurrent_one() -> Non
 @pytest.mark.parametrize("letter", BRANCHES)
 def test_a_branch_starts_by_adding_little(letter: str) -> None:
     torch.manual_seed(0)
-    block = stack(letter, dim=64, head_dim=32, ff_dim=64)._block(0).eval()
+    block = stack(letter, dim=64, head_dim=32, ff_dim=64)._at(0).eval()
     hidden = torch.randn(1, 5, 64)
     delta, _ = block(hidden, block.initial_state(1, hidden))
     # Of the stream's length; nothing where the last matrix starts at zero.
@@ -128,7 +169,7 @@ def test_memory_follows_the_longest_span() -> None:
     model = stack("af", span_limit=4096, span_starts=(10.0, 700.0))
     before = model.initial_state(1)
     assert before["blocks.0.entries"].size(1) == 768
-    block = model._block(0)
+    block = model._at(0)
     assert isinstance(block, SpanAttention)
     with torch.no_grad():
         block.log_span[1] = torch.log1p(torch.tensor(20.0))

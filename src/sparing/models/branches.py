@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sparing.models.patterns import looped
 from sparing.nn.adaptive import clusters
 from sparing.nn.blocks.api import Block, Identity
 from sparing.nn.blocks.boom import BoomBlock
@@ -22,7 +23,10 @@ class StackConfig:
     vocab_size: int
     """Symbols the model reads and predicts."""
     pattern: str = "af" * 12
-    """One letter per branch, in order; spaces are free. See `BRANCHES`."""
+    """One letter per branch, in order; spaces are free. See `BRANCHES`. What stands in brackets is
+    gone through `rounds` times."""
+    rounds: int = 1
+    """How often: with the same weights, a memory of its own and a reminder of its own each time."""
     dim: int = 512
     """Width of the residual stream."""
     heads: int = 8
@@ -84,6 +88,7 @@ class StackConfig:
         for name in RATES:
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+        looped(self.pattern, self.rounds)
         if not self.letters or set(self.letters) - set(BRANCHES):
             known = ", ".join(f"{letter} {why}" for letter, (why, _) in BRANCHES.items())
             raise ValueError(f"pattern {self.pattern!r} must be made of: {known}")
@@ -97,8 +102,13 @@ class StackConfig:
 
     @property
     def letters(self) -> str:
-        """The pattern without spaces."""
-        return "".join(self.pattern.split())
+        """The pattern without spaces and brackets."""
+        return "".join(letter for letter in self.pattern if letter not in "[] ")
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The numbers of the branches in the order in which they are gone through."""
+        return looped(self.pattern, self.rounds)
 
     @property
     def adaptive(self) -> bool:
@@ -108,7 +118,18 @@ class StackConfig:
 
 LEAST = {
     **dict.fromkeys(
-        ("vocab_size", "dim", "heads", "head_dim", "ff_dim", "span_limit", "ramp", "shrink"), 1
+        (
+            "vocab_size",
+            "dim",
+            "heads",
+            "head_dim",
+            "ff_dim",
+            "span_limit",
+            "ramp",
+            "shrink",
+            "rounds",
+        ),
+        1,
     ),
     **dict.fromkeys(("memory", "span_price", "foresight", "foresight_weight"), 0),
 }
@@ -127,6 +148,7 @@ def _span(c: StackConfig) -> Block:
         price=c.span_price,
         dropout=c.dropout,
         gated=c.gated,
+        rounds=c.rounds,
     )
 
 

@@ -9,6 +9,20 @@ from collections.abc import Mapping
 IDLE = "i"
 
 
+def looped(pattern: str, rounds: int) -> tuple[int, ...]:
+    """The numbers of a pattern's letters in order, those in brackets `rounds` times over."""
+    packed = "".join(pattern.split())
+    before, opened, rest = packed.partition("[")
+    inside, closed, after = rest.partition("]")
+    if bool(opened) != bool(closed) or "[" in inside + after or "]" in before + after:
+        raise ValueError(f"pattern {pattern!r} must have one pair of brackets at most")
+    if rounds > 1 and not inside:
+        raise ValueError(f"rounds {rounds} need a part of the pattern in brackets: {pattern!r}")
+    start, stop = len(before), len(before) + len(inside)
+    again = list(range(start, stop)) * rounds
+    return (*range(start), *again, *range(stop, stop + len(after)))
+
+
 def interleaved(depth: int, attention: str = "x", dense: str = "f") -> str:
     """Attention and feed-forward in turns, as every Transformer has them."""
     return (attention + dense) * (depth // 2) + attention * (depth % 2)

@@ -54,25 +54,26 @@ class Stack(LanguageModel):
             else None
         )
         self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
+        self.places = tuple(range(len(self.blocks))) if blocks else c.places
         self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
         self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
         self.foresight = Foresight(c.dim, c.vocab_size, c.foresight) if c.foresight else None
         self.fading = 1.0
         self.keep, self.remind = None, None
         if c.reminder:
-            self.keep = nn.Parameter(torch.ones(len(self.blocks)))
-            self.remind = nn.Parameter(torch.zeros(len(self.blocks)))
+            self.keep = nn.Parameter(torch.ones(len(self.places)))
+            self.remind = nn.Parameter(torch.zeros(len(self.places)))
         self.through = through
-        self._groups = list(grouped([block for _, block in self._numbered()]))
+        self._groups = list(grouped([block for _, block in self._placed()]))
 
     def initial_state(self, batch: int) -> State:
-        """What each branch carries, under its number."""
+        """What each branch carries, under its place."""
         like = next(self.parameters()).detach()
         Glance(self.modules()).settle()
         state = State()
-        for number, block in self._numbered():
+        for place, block in self._placed():
             own = block.initial_state(batch, like)
-            state |= {f"blocks.{number}.{name}": tensor for name, tensor in own.items()}
+            state |= {f"blocks.{place}.{name}": tensor for name, tensor in own.items()}
         if self.ngrams is not None:
             state["tokens"] = self.ngrams.before(batch, like)
         return state
@@ -80,9 +81,9 @@ class Stack(LanguageModel):
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Every branch knows how its own begins."""
         begun = State()
-        for number, block in self._numbered():
-            own = block.restarted(part(state, f"blocks.{number}"), lanes_B)
-            begun |= {f"blocks.{number}.{name}": tensor for name, tensor in own.items()}
+        for place, block in self._placed():
+            own = block.restarted(part(state, f"blocks.{place}"), lanes_B)
+            begun |= {f"blocks.{place}.{name}": tensor for name, tensor in own.items()}
         if self.ngrams is not None:
             begun["tokens"] = self.ngrams.restarted(state["tokens"], lanes_B)
         return begun
@@ -93,7 +94,7 @@ class Stack(LanguageModel):
         first_BTD, carried = self._embed(tokens_BT, state)
         # A copy: that the two were one would be compiled into the code of the first group.
         hidden_BTD = first_BTD.clone() if self.steady else first_BTD
-        before = [self._own(state, number) for number, _ in self._numbered()]
+        before = [self._own(state, place) for place, _ in self._placed()]
         after: list[State] = []
         for group, share in zip(self._groups, self._shares(), strict=True):
             stream = Residual(hidden_BTD, first_BTD, share)
@@ -120,7 +121,7 @@ class Stack(LanguageModel):
         self, group: range, stream: Residual, states: Sequence[State]
     ) -> tuple[Tensor, list[State]]:
         """The stream after some consecutive branches, and what they leave behind."""
-        blocks = [self._block(number) for number in group]
+        blocks = [self._at(place) for place in group]
         deltas, after = [], []
         if not blocks[0].fusible:
             delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
@@ -132,16 +133,16 @@ class Stack(LanguageModel):
     def _kept(self, before: Sequence[State], after: Sequence[State]) -> State:
         """What every branch carries on."""
         return {
-            f"blocks.{number}.{name}": tensor
-            for (number, block), *own in zip(self._numbered(), before, after, strict=True)
+            f"blocks.{place}.{name}": tensor
+            for (place, block), *own in zip(self._placed(), before, after, strict=True)
             for name, tensor in block.kept(*own).items()
         }
 
-    def _own(self, state: State, number: int) -> State:
+    def _own(self, state: State, place: int) -> State:
         """What a branch carried here."""
-        own = part(state, f"blocks.{number}")
+        own = part(state, f"blocks.{place}")
         if self.steady:
-            for name in self._block(number).growing:
+            for name in self._at(place).growing:
                 own[name] = spaced(own[name])
                 torch._dynamo.maybe_mark_dynamic(own[name], 1)
         return own
@@ -190,7 +191,7 @@ class Stack(LanguageModel):
     def flops_per_token(self) -> float:
         """Branches and softmax, rarer clusters left out."""
         Glance(self.modules()).settle()
-        branches = sum(block.flops_per_token() for _, block in self._numbered())
+        branches = sum(block.flops_per_token() for _, block in self._placed())
         c = self.config
         shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
         return branches + 2.0 * c.dim * shortlist
@@ -199,12 +200,16 @@ class Stack(LanguageModel):
         """What the branches carry, and the last few tokens."""
         Glance(self.modules()).settle()
         tokens = 0 if self.ngrams is None else self.ngrams.history
-        return tokens + sum(block.state_numbers() for _, block in self._numbered())
+        return tokens + sum(block.state_numbers() for _, block in self._placed())
 
-    def _block(self, number: int) -> Block:
-        block = self.blocks[number]
+    def _at(self, place: int) -> Block:
+        block = self.blocks[self.places[place]]
         assert isinstance(block, Block)
         return block
+
+    def _placed(self) -> Iterator[tuple[int, Block]]:
+        """Every branch as often as it is gone through."""
+        return ((place, self._at(place)) for place in range(len(self.places)))
 
     def _numbered(self) -> Iterator[tuple[int, Block]]:
         for number, block in enumerate(self.blocks):

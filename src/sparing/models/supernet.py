@@ -74,6 +74,8 @@ class SupernetConfig(StackConfig):
             raise ValueError(f"candidates: there is no block {strange[0]!r}")
         if self.foresight:
             raise ValueError("a super-net does not foretell: foresight must be 0")
+        if self.rounds > 1:
+            raise ValueError("a super-net goes through its slots once: rounds must be 1")
         if min(self.tau_start, self.tau_end) <= 0:
             raise ValueError("tau_start and tau_end must be above 0")
         for name in ("warmup", "held", "stable"):

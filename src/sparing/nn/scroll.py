@@ -27,9 +27,11 @@ class Scroll:
     nothing that was handed out ever changes, and a state may be gone on from as often as one likes.
     """
 
-    def __init__(self) -> None:
-        # At most one, in a list: of several threads only one can take it.
-        self._sheets: list[Sheet] = []
+    def __init__(self, sheets: int = 1) -> None:
+        """Whoever writes so many memories in turn has a sheet for each."""
+        self._most = sheets
+        # By what was handed out: of several threads only one can take it.
+        self._sheets: dict[int, Sheet] = {}
 
     def extended(self, memory_BM: Tensor, fresh_BT: Tensor, window: int) -> Tensor:
         """At most the last `window` entries of `memory` with `fresh` behind it."""
@@ -41,15 +43,14 @@ class Scroll:
         _write(paper_BC[:, sheet.end : end], fresh_BT)
         # Nothing older than `memory`, though it may be there: a resumed run would not have it.
         handed_BM = paper_BC[:, end - min(window, size + length) : end]
-        self._sheets = [Sheet(handed_BM, paper_BC, end)]
+        latest = list(self._sheets.items())[len(self._sheets) + 1 - self._most :]
+        self._sheets = {**dict(latest), id(handed_BM): Sheet(handed_BM, paper_BC, end)}
         return handed_BM
 
     def _taken(self, memory_BM: Tensor) -> Sheet | None:
-        try:
-            sheet = self._sheets.pop()
-        except IndexError:
-            return None
-        return sheet if sheet.handed_BM is memory_BM else None
+        sheet = self._sheets.pop(id(memory_BM), None)
+        # A number may be another tensor's by now, in a copy of the model.
+        return sheet if sheet is not None and sheet.handed_BM is memory_BM else None
 
 
 def spaced(memory_BM: Tensor) -> Tensor:

@@ -92,8 +92,12 @@ class SpanAttention(Block):
         price: float = 0.0,
         dropout: float = 0.0,
         gated: bool = False,
+        rounds: int = 1,
     ) -> None:
-        """`starts` are the first spans in positions, dealt to the heads in turn."""
+        """`starts` are the first spans in positions, dealt to the heads in turn.
+
+        A branch that is asked several times a segment, in `rounds`, has as many memories to write.
+        """
         super().__init__()
         if limit < 1 or not starts or not all(0 <= start <= limit for start in starts):
             raise ValueError(f"spans must start between 0 and the limit {limit}, not at {starts}")
@@ -102,7 +106,7 @@ class SpanAttention(Block):
         first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
         # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
         self.log_span = nn.Parameter(torch.tensor(first, dtype=torch.float32))
-        self.scroll = Scroll()
+        self.scroll = Scroll(rounds)
         self.settle(first)
 
     def spans(self) -> Tensor:
