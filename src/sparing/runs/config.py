@@ -13,6 +13,9 @@ from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
+YOUNG = [("rounds", 1)]
+"""Settings younger than some checkpoints, as these have them: they do not name them, nor do we."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateConfig:
@@ -46,7 +49,9 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on to be loaded."""
-        return {"family": self.family, **config.to_json(self.model)}
+        model = config.to_json(self.model)
+        named = {name: value for name, value in model.items() if (name, value) not in YOUNG}
+        return {"family": self.family, **named}
 
 
 def to_json(run: RunConfig) -> dict[str, Any]:
