@@ -43,6 +43,12 @@ def test_brackets_that_do_not_fit_are_refused(pattern: str) -> None:
         StackConfig(pattern=pattern, rounds=2, **SMALL)
 
 
+def test_any_space_in_a_pattern_is_free() -> None:
+    config = StackConfig(pattern="a\tf\n[ a f ]", rounds=2, **SMALL)
+    assert config.letters == "afaf"
+    assert config.places == (0, 1, 2, 3, 2, 3)
+
+
 def test_rounds_are_the_same_branches_once_more() -> None:
     torch.manual_seed(0)
     round_, flat = stack("a [l f a] f", rounds=2), stack("a lfa lfa f")

@@ -11,6 +11,7 @@ from sparing.errors import UserError
 from sparing.runs.config import RunConfig
 
 STRETCHES = 3
+"""Timed, for a median of them."""
 LONGEST_NAME = 90
 """Compilers name kernels after all that is in them."""
 

@@ -103,7 +103,7 @@ class StackConfig:
     @property
     def letters(self) -> str:
         """The pattern without spaces and brackets."""
-        return "".join(letter for letter in self.pattern if letter not in "[] ")
+        return "".join(self.pattern.replace("[", " ").replace("]", " ").split())
 
     @property
     def places(self) -> tuple[int, ...]:

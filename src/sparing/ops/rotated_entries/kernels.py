@@ -12,6 +12,14 @@ EPS = tl.constexpr(1.1920928955078125e-07)
 
 
 @triton.jit
+def _rows(rows, HEADS: tl.constexpr, ROWS: tl.constexpr):
+    """This program's head, its rows, and which of them exist. Heads of one tile are neighbours."""
+    head, tile = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
+    row = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    return head, row, row < rows
+
+
+@triton.jit
 def _halves(x, row, stride, inside, HALF: tl.constexpr):
     """The vectors of some rows in float32, in two halves."""
     place = row[:, None] * stride + tl.arange(0, HALF)[None, :]
@@ -60,9 +68,7 @@ def forward(
     HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Queries and entries from what was projected."""
-    head, tile = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
-    row = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    inside = row < rows
+    head, row, inside = _rows(rows, HEADS, ROWS)
     own, line = head * 2 * HALF, HEADS * 2 * HALF
     cosine, sine = _turns(cosines, sines, start, row, inside, segment, period, HALF)
     one, two = _rotated(three + own, row, 3 * line, inside, cosine, sine, HALF)
@@ -95,9 +101,7 @@ def backward(
     HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of what was projected, and a partial one of the gain."""
-    head, tile = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
-    row = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    inside = row < rows
+    head, row, inside = _rows(rows, HEADS, ROWS)
     own, line = head * 2 * HALF, HEADS * 2 * HALF
     cosine, sine = _turns(cosines, sines, start, row, inside, segment, period, HALF)
     scale = tl.load(gain + head).to(tl.float32)
