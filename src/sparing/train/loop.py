@@ -54,7 +54,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
             advance(p, segment, nats if sound else None, clock)
             if p.bad >= config.bad_steps:
                 roll_back(run, desk, segment.inputs_BT.size(0))
-            watch(run, desk, share)
+            watch(run, desk, spent(run, config, clock))
             if p.step % config.log_every == 0:
                 log(run, desk, norm.number())
             if evaluation_due(p, segment, config):
