@@ -18,6 +18,7 @@ from sparing.models.api import LanguageModel
 from sparing.models.branches import BRANCHES, StackConfig
 from sparing.models.cost import cost
 from sparing.models.stack import Residual, Stack, blend, grouped
+from sparing.nn import recurrent
 from sparing.nn.blocks import span
 from sparing.nn.blocks.span import SpanAttention
 from sparing.plot.spans import head_windows
@@ -84,10 +85,10 @@ def test_every_round_writes_on_a_sheet_of_its_own() -> None:
     assert len(places) <= 6
 
 
-def test_groups_end_after_a_dense_branch_and_begin_with_a_recurrent_one() -> None:
-    blocks = [block for _, block in stack("af af lf a lf s")._numbered()]
+def test_groups_end_after_a_dense_branch_and_begin_with_an_lstm() -> None:
+    blocks = [block for _, block in stack("af gf lf a lf gs")._numbered()]
     cuts = [(group.start, group.stop) for group in grouped(blocks)]
-    assert cuts == [(0, 2), (2, 4), (4, 6), (6, 7), (7, 9), (9, 10)]
+    assert cuts == [(0, 2), (2, 4), (4, 6), (6, 7), (7, 9), (9, 11)]
 
 
 @pytest.mark.parametrize("letter", BRANCHES)
@@ -184,8 +185,9 @@ def test_memory_follows_the_longest_span() -> None:
 
 
 def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Compile `model` as on a GPU, kernel included; the code that is made of it is counted."""
-    from sparing.ops.window_attention import fused
+    """Compile `model` as on a GPU, kernels included; the code that is made of it is counted."""
+    from sparing.ops.fo_pooling.fused import fo_pooling
+    from sparing.ops.window_attention.fused import window_attention
 
     made = Counter[str]()
 
@@ -194,7 +196,8 @@ def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return aot_eager(graph, inputs)
 
     torch._dynamo.reset()
-    monkeypatch.setattr(span, "window_attention", fused.window_attention)
+    monkeypatch.setattr(span, "window_attention", window_attention)
+    monkeypatch.setattr(recurrent, "fo_pooling", lambda gates, cell, _: fo_pooling(gates, cell))
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
     model.compile_parts()
     return made
@@ -202,9 +205,9 @@ def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks at it itself
 @pytest.mark.parametrize(
-    # Of the second, three kinds of groups, and what surrounds a recurrent core on either side.
+    # Of the last, three kinds of groups, and what surrounds an LSTM on either side.
     ("pattern", "kinds"),
-    [("af af af", 1), ("gf a gf a f", 3 + 2)],
+    [("af af af", 1), ("gf af gf a gf", 3), ("lf a lf a f", 3 + 2)],
 )
 def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
     pattern: str, kinds: int, monkeypatch: pytest.MonkeyPatch

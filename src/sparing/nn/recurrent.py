@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sparing.nn.attention import compute_dtype
 from sparing.nn.stacked import StackedLinear
 from sparing.ops.dropout import dropout
-from sparing.ops.gated_scan import gated_scan
+from sparing.ops.fo_pooling import fo_pooling
 
 CoreKind = Literal["lstm", "gru", "qrnn"]
 CoreState = tuple[Tensor, ...]
@@ -140,14 +140,10 @@ class QRNNCore(nn.Module):
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """See the module's docstring."""
         weight = dropout(self.gates.weight, self.weight_drop if self.training else 0.0)
-        gates = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
-        # Small shares of the candidate would be lost in a cell of 16 bits.
-        wide = torch.promote_types(gates.dtype, torch.float32)
-        candidate, forget, output = gates.to(wide).chunk(3, dim=-1)
-        forget_BTD = self._zoned_out(torch.sigmoid(forget))
-        cells_BTD = gated_scan(forget_BTD, torch.tanh(candidate), state[0].to(wide))
-        y_BTD = (torch.sigmoid(output) * cells_BTD).to(gates.dtype)
-        return y_BTD, (cells_BTD[:, -1], x_BTD[:, -1])[: self.window]
+        gates_BTG = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
+        gates_BT3D = gates_BTG.view(*gates_BTG.shape[:2], 3, -1)
+        y_BTD, cell_BD = fo_pooling(gates_BT3D, state[0], self._stays(x_BTD))
+        return y_BTD, (cell_BD, x_BTD[:, -1])[: self.window]
 
     def _windows(self, x_BTD: Tensor, state: CoreState) -> Tensor:
         if self.window == 1:
@@ -155,13 +151,15 @@ class QRNNCore(nn.Module):
         earlier_BTD = torch.cat([state[1].to(x_BTD.dtype)[:, None], x_BTD[:, :-1]], dim=1)
         return torch.cat([earlier_BTD, x_BTD], dim=-1)
 
-    def _zoned_out(self, forget_BTD: Tensor) -> Tensor:
-        if self.zoneout == 0:
-            return forget_BTD
-        if self.training:
-            stays_BTD = torch.empty_like(forget_BTD).bernoulli_(self.zoneout)
-            return torch.maximum(forget_BTD, stays_BTD)
-        return 1 - (1 - forget_BTD) * (1 - self.zoneout)
+    def _stays(self, x_BTD: Tensor) -> Tensor | float:
+        """Which cells stay as they are, or how much of each on average."""
+        if not self.training or self.zoneout == 0:
+            return self.zoneout
+        batch, segment, _ = x_BTD.shape
+        shape = (batch, segment, self.state_dims[0])
+        # As precise as the cells: a mask of 16 bits would not blend with them.
+        wide = torch.promote_types(compute_dtype(x_BTD), torch.float32)
+        return x_BTD.new_empty(shape, dtype=wide).bernoulli_(self.zoneout)
 
 
 Core = LSTMCore | GRUCore | QRNNCore

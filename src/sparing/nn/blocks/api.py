@@ -15,7 +15,7 @@ class Block(nn.Module):
     """
 
     dim: int
-    fusible: ClassVar[bool] = True
+    fusible: bool = True
     """Whether it can be compiled together with its neighbours."""
 
     growing: ClassVar[tuple[str, ...]] = ()

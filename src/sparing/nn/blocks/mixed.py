@@ -4,7 +4,6 @@ Axes: B batch, T segment, D dim, C candidates.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ class Mixed(Block):
     to be chosen. Where nothing is mixed, state is carried for the chosen one alone.
     """
 
-    fusible: ClassVar[bool] = False
+    fusible = False
     """How it is steered changes from pass to pass."""
 
     def __init__(self, dim: int, candidates: Mapping[str, Block]) -> None:

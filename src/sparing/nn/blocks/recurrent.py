@@ -1,6 +1,6 @@
 """Recurrent layers as residual branches: an LSTM, or QRNN's gated scan. Axes as in `api`."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,6 @@ from sparing.nn.state import State
 
 class RecurrentBlock(Block):
     """Norm, one recurrent layer as wide as the stream, dropout."""
-
-    fusible: ClassVar[bool] = False
-    """Compilers do not enter recurrent kernels."""
 
     def __init__(
         self,
@@ -34,6 +31,8 @@ class RecurrentBlock(Block):
         self.dropout = Dropout(dropout)
         if isinstance(self.core, LSTMCore):
             self.core.remember()
+            # Compilers do not enter cuDNN.
+            self.fusible = False
         self.enter, self.leave = self._entered, self._left
 
     def initial_state(self, batch: int, like: Tensor) -> State:
@@ -44,9 +43,12 @@ class RecurrentBlock(Block):
         """See `Block`."""
         before = tuple(state[name] for name in self.core.state_names)
         y_BTD, after = self.core(self.enter(hidden_BTD), before)
-        # Copies: the last cells of a scan are a view that would keep all of them alive.
-        last = (x.detach().clone() for x in after)
-        carried = dict(zip(self.core.state_names, last, strict=True))
+        # Copies: the last cells of a scan are a view that would keep all of them alive. And of one
+        # precision for ever, so that code compiled for the first segment serves the next.
+        carried = {
+            name: new.detach().to(state[name].dtype, copy=True)
+            for name, new in zip(self.core.state_names, after, strict=True)
+        }
         return self.leave(y_BTD), carried
 
     def _entered(self, hidden_BTD: Tensor) -> Tensor:
@@ -59,8 +61,11 @@ class RecurrentBlock(Block):
         return x_BTD.transpose(0, 1).contiguous().transpose(0, 1) if ordered else x_BTD
 
     def _left(self, y_BTD: Tensor) -> Tensor:
-        """The core's output in the stream's order, some of it dropped."""
-        dropped_BTD: Tensor = self.dropout(y_BTD.contiguous())
+        """The core's output in the stream's order, some of it dropped.
+
+        In its precision too: a CPU's LSTM computes in 32 bits, and would widen the stream.
+        """
+        dropped_BTD: Tensor = self.dropout(y_BTD.to(compute_dtype(y_BTD)).contiguous())
         return dropped_BTD
 
     def compile_parts(self) -> None:

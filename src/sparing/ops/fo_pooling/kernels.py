@@ -1,0 +1,117 @@
+"""The kernels behind `fused`: some channels of one lane each, tile after tile of positions.
+
+Within a tile the recurrence is an associative scan; from tile to tile one row is carried on.
+Positions beyond the segment change nothing: they keep what they find.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _then(factor_1, offset_1, factor_2, offset_2):
+    """Two steps c -> factor c + offset as one."""
+    return factor_1 * factor_2, offset_1 * factor_2 + offset_2
+
+
+@triton.jit
+def _tanh(x):
+    return 2 * tl.sigmoid(2 * x) - 1
+
+
+@triton.jit
+def _column(DIM: tl.constexpr, CHANNELS: tl.constexpr):
+    """This program's lane, its channels, and which of them exist."""
+    tiles = tl.cdiv(DIM, CHANNELS)
+    lane = (tl.program_id(0) // tiles).to(tl.int64)
+    channel = tl.program_id(0) % tiles * CHANNELS + tl.arange(0, CHANNELS)
+    return lane, channel, channel < DIM
+
+
+@triton.jit
+def _rows(x, time, stride, channel, inside):
+    """A tile in float32; zero where there is nothing."""
+    place = time[:, None].to(tl.int64) * stride + channel[None, :]
+    return tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(out, time, stride, channel, inside, tile):
+    place = time[:, None].to(tl.int64) * stride + channel[None, :]
+    tl.store(out + place, tile.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _row_of(tile, number, TIMES: tl.constexpr):
+    """One row of a tile."""
+    return tl.sum(tl.where((tl.arange(0, TIMES) == number)[:, None], tile, 0.0), 0)
+
+
+@triton.jit
+def forward(
+    gates, initial, y, cells, segment,
+    DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Outputs, and every cell, which the way back needs."""
+    lane, channel, exists = _column(DIM, CHANNELS)
+    gates += lane * segment * 3 * DIM
+    y += lane * segment * DIM
+    cells += lane * segment * DIM
+    cell = tl.load(initial + lane * DIM + channel, mask=exists, other=0.0)
+    for start in range(0, segment, TIMES):
+        time = start + tl.arange(0, TIMES)
+        inside = (time < segment)[:, None] & exists[None, :]
+        candidate = _tanh(_rows(gates, time, 3 * DIM, channel, inside))
+        forget = tl.sigmoid(_rows(gates + DIM, time, 3 * DIM, channel, inside))
+        output = tl.sigmoid(_rows(gates + 2 * DIM, time, 3 * DIM, channel, inside))
+        forget = tl.where(inside, forget, 1.0)
+        factor, offset = tl.associative_scan((forget, (1 - forget) * candidate), 0, _then)
+        found = factor * cell[None, :] + offset
+        _store(y, time, DIM, channel, inside, output * found)
+        _store(cells, time, DIM, channel, inside, found)
+        cell = _row_of(found, TIMES - 1, TIMES)
+
+
+@triton.jit
+def backward(
+    gates, initial, cells, d_y, d_last, d_gates, d_initial, segment,
+    DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the gates and of the first cells; the scan runs from the last tile to the first.
+
+    What is carried is the gradient of the cell before, of which a gate has its share already.
+    """
+    lane, channel, exists = _column(DIM, CHANNELS)
+    gates += lane * segment * 3 * DIM
+    d_gates += lane * segment * 3 * DIM
+    d_y += lane * segment * DIM
+    cells += lane * segment * DIM
+    first = tl.load(initial + lane * DIM + channel, mask=exists, other=0.0)
+    d_cell = tl.load(d_last + lane * DIM + channel, mask=exists, other=0.0)
+    tiles = tl.cdiv(segment, TIMES)
+    for tile in range(0, tiles):
+        time = (tiles - 1 - tile) * TIMES + tl.arange(0, TIMES)
+        inside = (time < segment)[:, None] & exists[None, :]
+        candidate = _tanh(_rows(gates, time, 3 * DIM, channel, inside))
+        forget = tl.sigmoid(_rows(gates + DIM, time, 3 * DIM, channel, inside))
+        output = tl.sigmoid(_rows(gates + 2 * DIM, time, 3 * DIM, channel, inside))
+        begun = inside & (time > 0)[:, None]
+        before = tl.where(begun, _rows(cells, time - 1, DIM, channel, begun), first[None, :])
+        found = forget * before + (1 - forget) * candidate
+        pull = _rows(d_y, time, DIM, channel, inside)
+        # Through the output gate straight into a cell, and from the cell after it, if any.
+        follows = inside & (time + 1 < segment)[:, None]
+        later = tl.sigmoid(_rows(gates + DIM, time + 1, 3 * DIM, channel, follows))
+        later = tl.where(follows, later, 1.0)
+        factor, offset = tl.associative_scan((later, pull * output), 0, _then, reverse=True)
+        # The tile after this one handed on the gradient of its first cell.
+        d_found = factor * d_cell[None, :] + offset
+        d_candidate = d_found * (1 - forget) * (1 - candidate * candidate)
+        d_forget = d_found * (before - candidate) * forget * (1 - forget)
+        d_output = pull * found * output * (1 - output)
+        _store(d_gates, time, 3 * DIM, channel, inside, d_candidate)
+        _store(d_gates + DIM, time, 3 * DIM, channel, inside, d_forget)
+        _store(d_gates + 2 * DIM, time, 3 * DIM, channel, inside, d_output)
+        d_cell = _row_of(d_found, 0, TIMES)
+    forget = tl.sigmoid(tl.load(gates + DIM + channel, mask=exists, other=0.0).to(tl.float32))
+    tl.store(d_initial + lane * DIM + channel, d_cell * forget, mask=exists)

@@ -1,0 +1,164 @@
+"""QRNN's pooling: the kernel against the definition, gradients included; the definition by hand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparing.ops.fo_pooling import fo_pooling, reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+CASES = {
+    "tiles cut": (2, 50, 70),
+    "tiles whole": (1, 64, 128),
+    "less than a tile": (3, 7, 5),
+    "one position": (2, 1, 64),
+    "one more than a tile": (1, 33, 3),
+}
+
+
+def gates(batch: int, segment: int, dim: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    # Wide enough that some gates are as good as open or shut.
+    three = 4 * torch.randn(batch, segment, 3, dim, generator=random)
+    return three, torch.randn(batch, dim, generator=random)
+
+
+def outcome(pool, shape: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Outputs, last cells, and gradients of the gates and of the first cells."""
+    three, initial = gates(*shape)
+    three = three.bfloat16().to(DEVICE, dtype).requires_grad_()
+    initial = initial.to(DEVICE, torch.promote_types(dtype, torch.float32)).requires_grad_()
+    y, last = pool(three, initial)
+    random = torch.Generator().manual_seed(1)
+    pulls = [torch.randn(x.shape, generator=random).to(x) for x in (y, last)]
+    torch.autograd.backward([y, last], pulls)
+    return [y.detach(), last.detach(), three.grad, initial.grad]
+
+
+def test_the_definition_is_the_recurrence_worked_by_hand() -> None:
+    # Forget gates of a half and three quarters, candidates tanh(1) and tanh(-1), outputs a half.
+    half, three_quarters = 0.0, torch.tensor(3.0).log().item()
+    three = torch.tensor([[1.0, half, 0.0], [-1.0, three_quarters, 0.0]]).view(1, 2, 3, 1)
+    y, last = reference.fo_pooling(three, torch.tensor([[2.0]]))
+    first = 0.5 * 2 + 0.5 * 0.7615942
+    second = 0.75 * first - 0.25 * 0.7615942
+    assert y.flatten().tolist() == pytest.approx([first / 2, second / 2])
+    assert last.item() == pytest.approx(second)
+
+
+def test_what_stays_is_not_forgotten_and_not_renewed() -> None:
+    three, initial = gates(2, 6, 3)
+    _, last = reference.fo_pooling(three, initial, torch.ones(2, 6, 3))
+    assert torch.equal(last, initial)
+    never, always = (fo_pooling(three, initial, share)[1] for share in (0.0, 1.0))
+    assert torch.equal(always, initial)
+    assert torch.equal(never, fo_pooling(three, initial, torch.zeros(2, 6, 3))[1])
+
+
+def test_cells_are_wider_than_sixteen_bits() -> None:
+    three, initial = gates(1, 9, 4)
+    y, last = fo_pooling(three.bfloat16(), initial)
+    assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_equals_the_definition(name: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    wanted = outcome(reference.fo_pooling, CASES[name])
+    for found, right in zip(outcome(fused.fo_pooling, CASES[name]), wanted, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("which", ["y", "last"])
+def test_one_of_the_two_may_be_all_that_matters(which: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    answers = []
+    for pool in (fused.fo_pooling, reference.fo_pooling):
+        three, initial = (x.to(DEVICE).requires_grad_() for x in gates(2, 40, 5))
+        y, last = pool(three, initial)
+        (y if which == "y" else last).square().sum().backward()
+        answers.append([three.grad, initial.grad])
+    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_sixteen_bits_are_rounded_once() -> None:
+    """Triton's interpreter cuts where a GPU rounds."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    exact = outcome(reference.fo_pooling, (3, 200, 96), torch.float64)
+    got = outcome(fused.fo_pooling, (3, 200, 96), torch.bfloat16)
+    plain = outcome(reference.fo_pooling, (3, 200, 96), torch.bfloat16)
+    for found, other, right in zip(got, plain, exact, strict=True):
+        assert (found - right).norm() <= 1.05 * (other - right).norm() + 1e-6 * right.norm()
+        assert (found - right).norm() < 5e-3 * right.norm()
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    given = tuple(x.to(DEVICE).requires_grad_() for x in gates(2, 9, 4))
+    torch.library.opcheck(fused._pool, given)
+
+
+def test_gates_in_another_order_of_axes_are_read_rightly() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    three, initial = (x.to(DEVICE) for x in gates(2, 9, 4))
+    odd = three.transpose(1, 3).contiguous().transpose(1, 3)
+    wanted = fused.fo_pooling(three, initial)
+    for found, right in zip(fused.fo_pooling(odd, initial), wanted, strict=True):
+        assert torch.equal(found, right)
+
+
+# Compiles both kernels for a real GPU, which need not be there; prints how they read and write.
+COMPILING = """
+import re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from sparing.ops.fo_pooling import kernels
+from sparing.ops.fo_pooling.fused import SHAPE
+
+wide = dict.fromkeys(("initial", "cells", "d_last", "d_initial"), "*fp32") | {"segment": "i32"}
+fixed = {"DIM": 512, "TIMES": SHAPE["TIMES"], "CHANNELS": SHAPE["CHANNELS"]}
+options = {"num_warps": SHAPE["num_warps"]}
+for kernel in (kernels.forward, kernels.backward):
+    names = kernel.arg_names
+    source = ASTSource(
+        fn=kernel,
+        signature={n: (wide | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16") for n in names},
+        constexprs={(names.index(n),): value for n, value in fixed.items()},
+        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in fixed},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    print(*re.findall(r"(?:ld|st).global[.a-z0-9]*", made.asm["ptx"]))
+"""
+
+
+def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", COMPILING]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    both = [line.split() for line in done.stdout.splitlines()]
+    assert len(both) == 2
+    for moves in both:
+        assert len(moves) > 4
+        assert sum(move.endswith("v4.b32") for move in moves) >= len(moves) - 4, moves
