@@ -73,6 +73,9 @@ def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:
         raise UserError(f"{name} was asked for, but there are {torch.cuda.device_count()} devices")
     if device.type == "cpu":
         _keep_freed_memory()
+    elif device.index is not None:
+        # Triton launches on the device that is current, whatever its tensors are on.
+        torch.cuda.set_device(device)
     return Hardware(device, _settle(precision, device))
 
 

@@ -153,6 +153,14 @@ def test_zoneout_keeps_cells_in_training_and_slows_them_in_evaluation() -> None:
     torch.testing.assert_close(core(x[:, :1], state)[1][0], halfway)
 
 
+def test_zoneout_blends_with_whatever_precision_a_model_has() -> None:
+    core, x, state = qrnn(1, zoneout=0.5)
+    with torch.autocast("cpu", torch.bfloat16):
+        # Autocast leaves 64 bits alone.
+        y, _ = core(x, state)
+    assert y.dtype == torch.float64
+
+
 def test_a_qrnn_keeps_small_changes_in_low_precision() -> None:
     core, x, state = qrnn(1)
     core, x = core.float(), x.float()

@@ -77,6 +77,31 @@ def test_the_kernel_equals_the_definition(name: str) -> None:
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
 
 
+def test_small_gates_keep_their_digits() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    answers = []
+    for pool in (fused.fo_pooling, reference.fo_pooling):
+        # From nothing, so that all there is comes from the candidates.
+        three, initial = gates(2, 40, 5)
+        answers.append(pool(three.to(DEVICE) / 400, 0 * initial.to(DEVICE)))
+    torch.testing.assert_close(*answers, rtol=2e-5, atol=1e-9)
+
+
+def test_every_number_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    def spoilt(like: Tensor) -> Tensor:
+        return torch.full_like(like, float("nan"))
+
+    room = fused._room
+    monkeypatch.setattr(fused, "_room", lambda *given: tuple(map(spoilt, room(*given))))
+    monkeypatch.setattr(fused.torch, "empty_like", spoilt)
+    assert all(x.isfinite().all() for x in outcome(fused.fo_pooling, CASES["tiles cut"]))
+
+
 @pytest.mark.parametrize("which", ["y", "last"])
 def test_one_of_the_two_may_be_all_that_matters(which: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
@@ -93,14 +118,30 @@ def test_one_of_the_two_may_be_all_that_matters(which: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_sixteen_bits_are_rounded_once() -> None:
+def test_lanes_far_into_memory_are_found() -> None:
+    """The last gate is the 2,415,919,104th number: no place for 32 bits."""
+    from sparing.ops.fo_pooling import fused
+
+    three = torch.zeros(64, 1024, 3, 12288, dtype=torch.bfloat16, device="cuda")
+    three[-1] = torch.randn(1024, 3, 12288)
+    initial = torch.ones(64, 12288, device="cuda")
+    y, last = fused.fo_pooling(three, initial)
+    alone = fused.fo_pooling(three[-1:], initial[-1:])
+    assert torch.equal(y[-1:], alone[0])
+    assert torch.equal(last[-1:], alone[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_rounded_once(dtype: torch.dtype) -> None:
     """Triton's interpreter cuts where a GPU rounds."""
     pytest.importorskip("triton", reason="triton is not installed")
     from sparing.ops.fo_pooling import fused
 
     exact = outcome(reference.fo_pooling, (3, 200, 96), torch.float64)
-    got = outcome(fused.fo_pooling, (3, 200, 96), torch.bfloat16)
-    plain = outcome(reference.fo_pooling, (3, 200, 96), torch.bfloat16)
+    got = outcome(fused.fo_pooling, (3, 200, 96), dtype)
+    plain = outcome(reference.fo_pooling, (3, 200, 96), dtype)
     for found, other, right in zip(got, plain, exact, strict=True):
         assert (found - right).norm() <= 1.05 * (other - right).norm() + 1e-6 * right.norm()
         assert (found - right).norm() < 5e-3 * right.norm()

@@ -434,7 +434,8 @@ def test_a_budget_in_minutes_anneals_to_its_end(
     rates = [entry["lr"] for entry in entries(tmp_path, "train")]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == pytest.approx(1e-2, rel=0.05)
-    assert rates[-1] < 6e-4
+    # Every look at the clock is a second here, and a step takes three of the sixty.
+    assert rates[-1] < 1e-2 * 3.5 / 60
 
 
 def test_time_spent_before_training_counts_against_the_budget(tmp_path: Path) -> None:

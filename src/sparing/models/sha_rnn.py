@@ -262,7 +262,7 @@ class SHARNN(LanguageModel):
         self.config = replace(self.config, gate="vector")
 
     def compile_parts(self) -> None:
-        """Everything but the recurrent layers, which dynamo does not enter."""
+        """Everything but the recurrent layers; dynamo does not enter cuDNN's."""
         for _, block in self._numbered():
             block.expand.compile(dynamic=True)
             if block.attend is not None:

@@ -155,11 +155,8 @@ class QRNNCore(nn.Module):
         """Which cells stay as they are, or how much of each on average."""
         if not self.training or self.zoneout == 0:
             return self.zoneout
-        batch, segment, _ = x_BTD.shape
-        shape = (batch, segment, self.state_dims[0])
-        # As precise as the cells: a mask of 16 bits would not blend with them.
-        wide = torch.promote_types(compute_dtype(x_BTD), torch.float32)
-        return x_BTD.new_empty(shape, dtype=wide).bernoulli_(self.zoneout)
+        shape = (*x_BTD.shape[:2], self.state_dims[0])
+        return torch.rand(shape, device=x_BTD.device) < self.zoneout
 
 
 Core = LSTMCore | GRUCore | QRNNCore

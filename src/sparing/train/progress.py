@@ -13,24 +13,25 @@ class Bar:
     """Share done, loss, bits per byte, speed and time left."""
 
     def __init__(self, *, shown: bool = True) -> None:
-        self._tty = sys.stderr.isatty()
         self._next_at = 0.0
         self._since: tuple[float, float] | None = None
         self._bar: Any = None
         self._shown = shown
+        if shown and sys.stderr.isatty():
+            form = "{percentage:3.0f}% |{bar:24}| {desc}"
+            self._bar = tqdm(total=1000, bar_format=form, leave=True)
 
     def update(self, fraction: float, words: str) -> None:
         """Show `fraction` of the run as done, with `words` beside it."""
         if not self._shown:
             return
-        if self._tty:
-            done = round(1000 * min(1.0, fraction))
-            self._bar = self._bar or _bar(done)
+        words = f"{words}  {self._left(fraction)}"
+        if self._bar is not None:
             self._bar.set_description_str(words, refresh=False)
-            self._bar.update(done - self._bar.n)
+            self._bar.update(round(1000 * min(1.0, fraction)) - self._bar.n)
         elif time.perf_counter() >= self._next_at:
             self._next_at = time.perf_counter() + LOG_EVERY_S
-            sys.stderr.write(f"{100 * fraction:3.0f}%  {words}  {self._left(fraction)}\n")
+            sys.stderr.write(f"{100 * fraction:3.0f}%  {words}\n")
             sys.stderr.flush()
 
     def say(self, words: str) -> None:
@@ -49,6 +50,10 @@ class Bar:
             self._bar.close()
 
     def _left(self, fraction: float) -> str:
+        """By the pace since the first update.
+
+        The run may have begun long before it, and its first step compiled for a while.
+        """
         now = time.perf_counter()
         if self._since is None:
             self._since = (now, fraction)
@@ -57,9 +62,3 @@ class Bar:
             return "ETA -"
         left_s = (now - began_at) * (1 - fraction) / (fraction - began)
         return f"ETA {int(left_s) // 60}:{int(left_s) % 60:02d}"
-
-
-def _bar(done: int) -> Any:
-    """A bar whose pace counts from here: a run may have begun long ago, or compiled for a while."""
-    form = "{percentage:3.0f}% |{bar:24}| {desc} [{elapsed}<{remaining}]"
-    return tqdm(total=1000, initial=done, smoothing=0, bar_format=form, leave=True)

@@ -14,6 +14,18 @@ def test_it_obeys_the_laws(core: Literal["lstm", "qrnn"]) -> None:
     laws.everything(RecurrentBlock(laws.DIM, core=core, dropout=0.0))
 
 
+def test_cells_of_a_scan_are_carried_in_full_by_a_model_of_sixteen_bits() -> None:
+    torch.manual_seed(0)
+    block = RecurrentBlock(laws.DIM, core="qrnn", dropout=0.0).bfloat16().eval()
+    with torch.no_grad():
+        # Slow cells: what one step adds is less than their sixteen bits can hold.
+        block.core.gates.bias.chunk(3)[1].fill_(6.0)
+    hidden_BTD = laws.stream(length=400).bfloat16()
+    whole, in_steps = laws.read(block, hidden_BTD, 400), laws.read(block, hidden_BTD, 1)
+    assert whole[1]["cell"].dtype == in_steps[1]["cell"].dtype == torch.float32
+    torch.testing.assert_close(in_steps[1]["cell"], whole[1]["cell"], rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("core", ["lstm", "qrnn"])
 def test_an_idle_block_starts_anew(core: Literal["lstm", "qrnn"]) -> None:
     block = laws.lively(RecurrentBlock(laws.DIM, core=core, dropout=0.0))
@@ -31,17 +43,24 @@ def test_the_work_of_an_lstm_is_eight_matrices() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("core", ["lstm", "qrnn"])
-def test_a_gpu_computes_what_a_cpu_does(core: Literal["lstm", "qrnn"]) -> None:
+@pytest.mark.parametrize(
+    ("core", "dtype"),
+    # In float32, cuDNN would multiply in TF32.
+    [("lstm", torch.float64), ("qrnn", torch.float64), ("qrnn", torch.float32)],
+)
+def test_a_gpu_computes_what_a_cpu_does(core: Literal["lstm", "qrnn"], dtype: torch.dtype) -> None:
     answers = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(0)
         # cuDNN has no gradients for what is not training.
-        block = laws.lively(RecurrentBlock(laws.DIM, core=core, dropout=0.0)).train()
-        x_BTD = torch.randn(3, 7, laws.DIM, dtype=torch.float64, requires_grad=True)
+        block = laws.lively(RecurrentBlock(laws.DIM, core=core, dropout=0.0)).train().to(dtype)
+        x_BTD = torch.randn(3, 70, laws.DIM, dtype=dtype, requires_grad=True)
         block, given_BTD = block.to(device), x_BTD.to(device)
         y_BTD, state = block(given_BTD, block.initial_state(3, given_BTD.detach()))
         y_BTD.square().sum().backward()
         gradients = [x_BTD.grad, *(p.grad for p in block.parameters())]
         answers.append([x.detach().cpu() for x in (y_BTD, *state.values(), *gradients)])
-    torch.testing.assert_close(*answers, rtol=1e-8, atol=1e-10)
+    close = (
+        {"rtol": 1e-8, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
+    )
+    torch.testing.assert_close(*answers, **close)

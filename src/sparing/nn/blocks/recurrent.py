@@ -36,8 +36,11 @@ class RecurrentBlock(Block):
         self.enter, self.leave = self._entered, self._left
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Zeros."""
-        return {name: like.new_zeros(batch, self.dim) for name in self.core.state_names}
+        """Zeros; a scan's in 32 bits at least, in which small shares are not lost."""
+        wide = torch.promote_types(like.dtype, torch.float32)
+        dtype = like.dtype if isinstance(self.core, LSTMCore) else wide
+        names = self.core.state_names
+        return {name: like.new_zeros(batch, self.dim, dtype=dtype) for name in names}
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""

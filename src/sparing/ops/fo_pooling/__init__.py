@@ -14,10 +14,10 @@ def fo_pooling(
 ) -> tuple[Tensor, Tensor]:
     """Outputs (B, T, D) in the gates' precision, and the last cells (B, D), 32 bits at least.
 
-    `stays` is zoneout: the share of a cell that remains whatever its forget gate says; a mask of
-    zeros and ones (B, T, D) in training, their mean after it.
+    `stays` is zoneout: the share of a cell that remains whatever its forget gate says; a mask
+    (B, T, D) in training, its mean after it.
     """
-    plain = isinstance(stays, float) and stays == 0.0
+    plain = not isinstance(stays, Tensor) and stays == 0
     if not (plain and gates_BT3D.is_cuda and gates_BT3D.dtype != torch.float64):
         return reference.fo_pooling(gates_BT3D, initial_BD, stays)
     # Triton is there where there is a GPU, and only there is it needed.

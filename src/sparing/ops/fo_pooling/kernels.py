@@ -16,7 +16,10 @@ def _then(factor_1, offset_1, factor_2, offset_2):
 
 @triton.jit
 def _tanh(x):
-    return 2 * tl.sigmoid(2 * x) - 1
+    square = x * x
+    # The difference of two numbers near one would keep few digits of a small one.
+    small = x * (1 - square * (1 / 3 - square * (2 / 15)))
+    return tl.where(square < 0.01, small, 2 * tl.sigmoid(2 * x) - 1)
 
 
 @triton.jit
@@ -79,7 +82,7 @@ def backward(
 ):  # fmt: skip
     """Gradients of the gates and of the first cells; the scan runs from the last tile to the first.
 
-    What is carried is the gradient of the cell before, of which a gate has its share already.
+    What is carried is the gradient of a tile's first cell.
     """
     lane, channel, exists = _column(DIM, CHANNELS)
     gates += lane * segment * 3 * DIM
@@ -104,7 +107,6 @@ def backward(
         later = tl.sigmoid(_rows(gates + DIM, time + 1, 3 * DIM, channel, follows))
         later = tl.where(follows, later, 1.0)
         factor, offset = tl.associative_scan((later, pull * output), 0, _then, reverse=True)
-        # The tile after this one handed on the gradient of its first cell.
         d_found = factor * d_cell[None, :] + offset
         d_candidate = d_found * (1 - forget) * (1 - candidate * candidate)
         d_forget = d_found * (before - candidate) * forget * (1 - forget)

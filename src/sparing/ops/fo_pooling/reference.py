@@ -15,7 +15,8 @@ def fo_pooling(
     candidate_BTD, forget_BTD, output_BTD = gates_BT3D.to(wide).unbind(2)
     forget_BTD = torch.sigmoid(forget_BTD)
     if isinstance(stays, Tensor) or stays:
-        forget_BTD = torch.lerp(forget_BTD, torch.ones_like(forget_BTD), stays)
+        share = stays.to(wide) if isinstance(stays, Tensor) else stays
+        forget_BTD = torch.lerp(forget_BTD, torch.ones_like(forget_BTD), share)
     cells_BTD = gated_scan(forget_BTD, torch.tanh(candidate_BTD), initial_BD.to(wide))
     y_BTD = torch.sigmoid(output_BTD) * cells_BTD
     return y_BTD.to(gates_BT3D.dtype), cells_BTD[:, -1]
