@@ -60,7 +60,5 @@ def test_a_gpu_computes_what_a_cpu_does(core: Literal["lstm", "qrnn"], dtype: to
         y_BTD.square().sum().backward()
         gradients = [x_BTD.grad, *(p.grad for p in block.parameters())]
         answers.append([x.detach().cpu() for x in (y_BTD, *state.values(), *gradients)])
-    close = (
-        {"rtol": 1e-8, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
-    )
-    torch.testing.assert_close(*answers, **close)
+    error = 1e-9 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(*answers, rtol=error, atol=error)
