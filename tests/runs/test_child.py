@@ -52,15 +52,19 @@ def test_a_signal_is_passed_on_and_remembered(tmp_path: Path, number: signal.Sig
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
-    before = signal.getsignal(number)
+    # These tests themselves may run under nohup.
+    before = signal.signal(number, signal.SIG_DFL)
     striker = threading.Thread(target=strike)
-    with relaying() as relay:
-        striker.start()
-        # A closed terminal, too, is a reason to end with a checkpoint.
-        assert relay.run(python(SLEEPER, str(ready)), shown=False)[0] == 40 + signal.SIGTERM
-        assert relay.signal == number
-    striker.join()
-    assert signal.getsignal(number) == before
+    try:
+        with relaying() as relay:
+            striker.start()
+            # A closed terminal, too, is a reason to end with a checkpoint.
+            assert relay.run(python(SLEEPER, str(ready)), shown=False)[0] == 40 + signal.SIGTERM
+            assert relay.signal == number
+        striker.join()
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
