@@ -1,12 +1,10 @@
 """QRNN's pooling: the kernel against the definition, gradients included; the definition by hand."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.ops import h200
 from torch import Tensor
 
 from sparing.ops.fo_pooling import fo_pooling, reference
@@ -166,40 +164,13 @@ def test_gates_in_another_order_of_axes_are_read_rightly() -> None:
         assert torch.equal(found, right)
 
 
-# Compiles both kernels for a real GPU, which need not be there; prints how they read and write.
-COMPILING = """
-import re
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from sparing.ops.fo_pooling import kernels
-from sparing.ops.fo_pooling.fused import SHAPE
-
-wide = dict.fromkeys(("initial", "cells", "d_last", "d_initial"), "*fp32") | {"segment": "i32"}
-fixed = {"DIM": 512, "TIMES": SHAPE["TIMES"], "CHANNELS": SHAPE["CHANNELS"]}
-options = {"num_warps": SHAPE["num_warps"]}
-for kernel in (kernels.forward, kernels.backward):
-    names = kernel.arg_names
-    source = ASTSource(
-        fn=kernel,
-        signature={n: (wide | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16") for n in names},
-        constexprs={(names.index(n),): value for n, value in fixed.items()},
-        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in fixed},
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    print(*re.findall(r"(?:ld|st).global[.a-z0-9]*", made.asm["ptx"]))
-"""
-
-
 def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", COMPILING]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    both = [line.split() for line in done.stdout.splitlines()]
-    assert len(both) == 2
-    for moves in both:
-        assert len(moves) > 4
-        assert sum(move.endswith("v4.b32") for move in moves) >= len(moves) - 4, moves
+    from sparing.ops.fo_pooling.fused import SHAPE
+
+    kinds = dict.fromkeys(("initial", "cells", "d_last", "d_initial"), "*fp32") | {"segment": "i32"}
+    fixed = {"DIM": 512, "TIMES": SHAPE["TIMES"], "CHANNELS": SHAPE["CHANNELS"]}
+    shape = {"kinds": kinds, "fixed": fixed, "warps": SHAPE["num_warps"]}
+    for moved in h200.moves(tmp_path, module="sparing.ops.fo_pooling.kernels", **shape):
+        assert len(moved) > 4
+        assert sum(move.endswith("v4.b32") for move in moved) >= len(moved) - 4

@@ -1,12 +1,10 @@
 """Rotated entries: the kernel against the definition, gradients included."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.ops import h200
 from torch import Tensor
 
 from sparing.nn.rotary import PERIOD, Rotary
@@ -99,39 +97,11 @@ def test_a_tensor_in_another_order_of_axes_is_read_rightly() -> None:
         assert torch.equal(found, right)
 
 
-# Compiles both kernels for a real GPU, which need not be there; prints how they read and write.
-COMPILING = """
-import re
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from sparing.ops.rotated_entries import kernels
-
-kinds = dict.fromkeys(("gain", "cosines", "sines", "d_gain"), "*fp32")
-kinds |= {"start": "*i64"} | dict.fromkeys(("rows", "segment", "period"), "i32")
-fixed = {"HEADS": 8, "HALF": 32, "ROWS": 32}
-for kernel in (kernels.forward, kernels.backward):
-    names = kernel.arg_names
-    source = ASTSource(
-        fn=kernel,
-        signature={n: (kinds | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16") for n in names},
-        constexprs={(names.index(n),): value for n, value in fixed.items()},
-        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in fixed},
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    print(*re.findall(r"(?:ld|st).global[.a-z0-9]*", made.asm["ptx"]))
-"""
-
-
 def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", COMPILING]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    both = [line.split() for line in done.stdout.splitlines()]
-    assert len(both) == 2
-    for moves in both:
-        assert len(moves) > 10
-        assert sum(move.endswith("v4.b32") for move in moves) >= len(moves) - 4
+    kinds = dict.fromkeys(("gain", "cosines", "sines", "d_gain"), "*fp32")
+    kinds |= {"start": "*i64"} | dict.fromkeys(("rows", "segment", "period"), "i32")
+    shape = {"kinds": kinds, "fixed": {"HEADS": 8, "HALF": 32, "ROWS": 32}, "warps": 4}
+    for moved in h200.moves(tmp_path, module="sparing.ops.rotated_entries.kernels", **shape):
+        assert len(moved) > 10
+        assert sum(move.endswith("v4.b32") for move in moved) >= len(moved) - 4

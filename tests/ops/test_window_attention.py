@@ -1,13 +1,11 @@
 """Windowed attention: the two fast forms against the definition, gradients included."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.ops import h200
 from torch import Tensor
 
 from sparing.ops.window_attention import Edge, reference, sliced
@@ -199,11 +197,6 @@ def test_the_kernels_compile_and_fit_into_shared_memory(
     width: int, limit: int, tmp_path: Path
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", COMPILING, str(width), str(limit)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    taken = json.loads(done.stdout)
+    taken = json.loads(h200.printed(COMPILING, tmp_path, str(width), str(limit)))
     assert len(taken) == 3
     assert max(taken.values()) <= limit
