@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,14 @@ def test_spans_are_drawn_by_layer_and_over_training(tmp_path: Path, journal: boo
     names = ["spans.png", "spans-training.png"] if journal else ["spans.png"]
     assert result.stdout.split() == [str(run / "plots" / name) for name in names]
     assert all((run / "plots" / name).read_bytes().startswith(PNG) for name in names)
+
+
+def test_spans_of_a_run_without_weights_are_those_of_its_journal(tmp_path: Path) -> None:
+    run = spanning(tmp_path, journal=True)
+    shutil.rmtree(run / "checkpoints")
+    assert sparing_plot(run, "--what", "spans").exception is None
+    assert (run / "plots" / "spans.png").read_bytes().startswith(PNG)
+    assert "no checkpoint" in refusal(run, "--what", "spans", "--checkpoint", "best")
 
 
 def test_spans_before_the_first_entry_of_the_journal_are_refused_whole(tmp_path: Path) -> None:

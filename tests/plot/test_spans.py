@@ -10,7 +10,7 @@ from tests.plot.conftest import train
 from sparing.errors import UserError
 from sparing.plot.figure import save
 from sparing.plot.series import read_diaries
-from sparing.plot.spans import draw_course, draw_spans, head_windows
+from sparing.plot.spans import draw_course, draw_spans, head_windows, last_noted
 
 TELEMETRY = {"span.mean": 50.0, "span.0.0": 32.0, "span.0.1": 40.0, "span.1.0": 96.0}
 TELEMETRY |= {"span.1.1": 1000.0, "span.10.0": 7.0, "lr": 1.0}
@@ -37,6 +37,12 @@ def test_a_bar_stands_for_every_head(words: Callable[[Any], str], tmp_path: Path
     assert save(figure, tmp_path / "spans.png")[0].stat().st_size > 1000
 
 
+def test_layers_without_heads_take_no_room() -> None:
+    (axes,) = draw_spans({(1, 0): 32.0, (4, 0): 64.0}, "a run", "its origin").axes
+    assert [round(bar.get_x() + bar.get_width() / 2, 9) for bar in axes.patches] == [0, 1]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "5"]
+
+
 def test_spans_over_training_are_a_line_per_head(
     make_run: Callable[..., Path], words: Callable[[Any], str], tmp_path: Path
 ) -> None:
@@ -58,3 +64,14 @@ def test_a_journal_without_spans_is_refused(make_run: Callable[..., Path]) -> No
     (diary,) = read_diaries([make_run()])
     with pytest.raises(UserError, match="no spans in its journal yet"):
         draw_course(diary)
+
+
+def test_the_windows_a_journal_ends_with_are_those_of_its_last_sound_entry(
+    make_run: Callable[..., Path],
+) -> None:
+    said = [{"span.0.0": 32.0}, {"span.0.0": 40.0, "lr": 1.0}, {"span.0.0": float("inf")}, {}]
+    entries = [train(10 * at, 2.0, **spans) for at, spans in enumerate(said, 1)]
+    (diary,) = read_diaries([make_run(entries=entries)])
+    assert last_noted(diary) == {"span.0.0": 40.0}
+    (silent,) = read_diaries([make_run("silent")])
+    assert last_noted(silent) == {}

@@ -21,7 +21,7 @@ from sparing.plot.figure import new_figure, save, target
 from sparing.plot.focus import draw_focus, draw_memory_use, look
 from sparing.plot.race import draw_race
 from sparing.plot.series import XAxis, origin, read_diaries, short_names
-from sparing.plot.spans import draw_course, draw_spans, head_windows
+from sparing.plot.spans import draw_course, draw_spans, head_windows, last_noted
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
 
@@ -142,12 +142,16 @@ def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -
 
 def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
     (folder,) = folders
-    model = load_model(folder, wish.hardware, wish.checkpoint)
-    name, about = short_names([folder.path])[0], origin(folder.path)
-    figures = {path: draw_spans(head_windows(model.telemetry()), name, about)}
     # An imported run has no journal.
-    if folder.metrics.exists():
-        (diary,) = read_diaries([folder.path])
+    diaries = read_diaries([folder.path]) if folder.metrics.exists() else []
+    if diaries and wish.checkpoint is None and not folder.checkpoints.exists():
+        # A published run comes without weights; its journal knows the spans all the same.
+        telemetry = last_noted(diaries[0])
+    else:
+        telemetry = load_model(folder, wish.hardware, wish.checkpoint).telemetry()
+    name, about = short_names([folder.path])[0], origin(folder.path)
+    figures = {path: draw_spans(head_windows(telemetry), name, about)}
+    for diary in diaries:
         figures[path.with_stem(f"{path.stem}-training")] = draw_course(diary)
     return [file for place, figure in figures.items() for file in save(figure, place, svg=svg)]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparing.errors import UserError
 from sparing.plot.figure import GREY, dress, new_figure, plain, small_print
-from sparing.plot.series import Diary, series
+from sparing.plot.series import Diary, number, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,22 +29,32 @@ def head_windows(telemetry: Mapping[str, float]) -> dict[Head, float]:
     return dict(sorted(windows.items()))
 
 
+def last_noted(diary: Diary) -> dict[str, float]:
+    """The windows of the journal's last `train` entry that has any; else none."""
+    for entry in reversed(diary.entries):
+        windows = {name: number(value) for name, value in entry.items() if NAME.fullmatch(name)}
+        if windows and entry["kind"] == "train" and all(map(math.isfinite, windows.values())):
+            return windows
+    return {}
+
+
 def draw_spans(windows: Mapping[Head, float], title: str, origin: str) -> "Figure":
     """Bars of the heads, layer after layer, each layer's in falling order."""
-    depth = 1 + max(layer for layer, _ in windows)
-    figure = new_figure(max(6.0, 2.5 + 0.55 * depth), 4.6)
+    # Side by side: in a stack most layers are not attention.
+    layers = sorted({layer for layer, _ in windows})
+    figure = new_figure(max(6.0, 2.5 + 0.55 * len(layers)), 4.6)
     axes = figure.add_subplot()
-    for layer in sorted({layer for layer, _ in windows}):
+    for place, layer in enumerate(layers):
         heads = sorted((w for (own, _), w in windows.items() if own == layer), reverse=True)
         width = 0.8 / len(heads)
-        places = [layer + 1 - 0.4 + width * (at + 0.5) for at in range(len(heads))]
-        axes.bar(places, heads, width=0.9 * width, color=_colour(layer, depth))
+        places = [place - 0.4 + width * (at + 0.5) for at in range(len(heads))]
+        axes.bar(places, heads, width=0.9 * width, color=_colour(place, len(layers)))
     mean = sum(windows.values()) / len(windows)
     axes.axhline(mean, color=GREY, linestyle="--", linewidth=1, label=f"mean {mean:,.0f}")
     dress(axes, x="layer", y="window of a head (positions)")
-    axes.set_xticks(range(1, depth + 1))
+    axes.set_xticks(range(len(layers)), [str(1 + layer) for layer in layers])
     _scale(axes, windows)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     axes.set_title(plain(f"Spans of {title}"), loc="left", fontsize=12, fontweight="bold")
     small_print(figure, [origin, "one bar per head, the ramp included"])
     return figure
