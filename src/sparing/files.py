@@ -85,14 +85,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False, wait_s: float = 0.0) -> Iterator[None]:
+def locked(
+    folder: Path, *, name: str = ".lock", wait: bool = False, wait_s: float = 0.0
+) -> Iterator[None]:
     """Hold `folder` for this process; the kernel lets go of it however the process ends.
 
     While another process holds it, `wait` for that one to let go, or `wait_s`; otherwise refuse.
     """
     folder.mkdir(parents=True, exist_ok=True)
     give_up_at = time.monotonic() + wait_s
-    with open(folder / ".lock", "a+", encoding="utf-8") as handle:
+    with open(folder / name, "a+", encoding="utf-8") as handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

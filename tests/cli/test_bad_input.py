@@ -208,6 +208,15 @@ def test_an_empty_out_is_not_the_folder_one_is_in(
     assert not list(tmp_path.iterdir())
 
 
+def test_empty_data_is_not_the_folder_one_is_in(
+    sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for nothing in ("", " "):
+        refused(sparing("train", "quickstart", "--data", nothing, "--out", "x"), "--data is empty")
+    assert not list(tmp_path.iterdir())
+
+
 def test_out_must_be_a_folder(sparing: Sparing, corpus: Path) -> None:
     said = sparing("train", "quickstart", "--data", corpus, "--out", corpus, *settings(), "--quiet")
     refused(said, "--out names a folder")

@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Said, Sparing
 
+from sparing.evaluate.loss import carried
+from sparing.runs.folder import RunFolder
+from sparing.train import checkpoint
+from sparing.train.checkpoint import Checkpoint
+
 
 def results(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "results.json").read_text())
@@ -155,3 +160,21 @@ def test_what_cannot_be_dealt_out_is_refused_among_several(
     said = sparing("evaluate", run, *option)
     assert said.status == 2
     assert said.err == f"sparing: {option[0]} is for one process; run it without torchrun\n"
+
+
+def test_a_figure_is_of_the_weights_it_was_made_with(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(run)
+    before, identity = folder.step("best"), folder.config().identity()
+
+    def replaced_meanwhile(*given: Any, **more: Any) -> Any:
+        saved = checkpoint.load(folder.checkpoints, "best", identity)
+        newer = Checkpoint(saved.tensors, {**saved.cursor, "step": 999})
+        checkpoint.save(folder.checkpoints, "best", newer, identity)
+        return carried(*given, **more)
+
+    monkeypatch.setattr("sparing.runs.measure.carried", replaced_meanwhile)
+    assert sparing("evaluate", run, "--split", "test").status == 0
+    assert results(run)["test"]["step"] == before
+    assert folder.step("best") == 999

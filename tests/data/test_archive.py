@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import io
 import lzma
@@ -11,6 +12,7 @@ from sparing.data.archive import unpack
 from sparing.errors import UserError
 
 FILES = {"a.txt": b"first\n", "folder/b.txt": b"second\n"}
+PACKERS = (lzma.compress, gzip.compress, bz2.compress)
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:
@@ -33,8 +35,8 @@ def zip_of(files: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize(
     "data",
-    [tar_of(FILES), lzma.compress(tar_of(FILES)), gzip.compress(tar_of(FILES)), zip_of(FILES)],
-    ids=["tar", "tar.xz", "tar.gz", "zip"],
+    [tar_of(FILES), zip_of(FILES), *(pack(tar_of(FILES)) for pack in PACKERS)],
+    ids=["tar", "zip", "tar.xz", "tar.gz", "tar.bz2"],
 )
 def test_archives_are_known_by_their_content(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "named-like-nothing"
@@ -44,9 +46,9 @@ def test_archives_are_known_by_their_content(tmp_path: Path, data: bytes) -> Non
 
 @pytest.mark.parametrize(
     "data",
-    [b"plain", lzma.compress(b"plain"), gzip.compress(b"plain")],
+    [b"plain", *(pack(b"plain") for pack in PACKERS)],
     # Not the bytes themselves: gzip writes the time of day into them.
-    ids=["plain", "xz", "gz"],
+    ids=["plain", "xz", "gz", "bz2"],
 )
 def test_a_single_file_is_its_own_member(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "text.bin"
@@ -78,8 +80,8 @@ def test_links_in_an_archive_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [lzma.compress(b"x" * 999), gzip.compress(bytes(range(256)) * 9), zip_of(FILES)],
-    ids=["xz", "gz", "zip"],
+    [zip_of(FILES), *(pack(bytes(range(256)) * 9) for pack in PACKERS)],
+    ids=["zip", "xz", "gz", "bz2"],
 )
 def test_a_truncated_archive_is_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "cut"
@@ -87,6 +89,30 @@ def test_a_truncated_archive_is_refused_in_one_line(tmp_path: Path, data: bytes)
     with pytest.raises(UserError, match="damaged archive") as caught:
         unpack(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_bzip2_file_of_nothing_is_known_and_a_text_that_begins_like_one(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    for data, inside in ((bz2.compress(b""), b""), (b"BZhang was here", b"BZhang was here")):
+        path.write_bytes(data)
+        assert unpack(path) == {"text": inside}
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"\x28\xb5\x2f\xfd\x24\x05", "zstd"),
+        (b"7z\xbc\xaf\x27\x1c\x00\x04", "7z"),
+        (b"Rar!\x1a\x07\x01\x00", "rar"),
+        (b"\x04\x22\x4d\x18\x64", "lz4"),
+    ],
+)
+def test_an_archive_we_cannot_open_is_not_taken_for_text(
+    start: bytes, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_bytes(start + bytes(99))
+    with pytest.raises(UserError, match=f"text is a {kind} archive; unpack it first"):
+        unpack(tmp_path / "text")
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

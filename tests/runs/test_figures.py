@@ -88,6 +88,27 @@ def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
     assert test.reading == "bytes, 8 carried streams, segment 64"
 
 
+def test_figures_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    for name in ("best", "last"):
+        folder.note_results({"test": measured(1.3, checkpoint=name)})
+        assert read_scores(folder)[1] is not None
+    folder.note_results({"valid": measured(1.4, checkpoint="best")})
+    entries = [
+        {"kind": "valid", **measured(1.2, step=40, bytes=500)},
+        {"kind": "train", "step": 50},
+    ]
+    with open(folder.metrics, "a") as file:
+        file.writelines(json.dumps({"nats_per_token": 1.0, **each}) + "\n" for each in entries)
+    valid, test = read_scores(folder)
+    assert test is None
+    assert valid is not None
+    assert (valid.bits_per_byte, valid.step) == (1.2, 40)
+    # Between two entries of the journal a run may end, or be stopped.
+    folder.note_results({"test": measured(1.1, checkpoint="last", step=52)})
+    assert read_scores(folder)[1] is not None
+
+
 def test_a_later_evaluation_does_not_change_what_the_training_measured(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     folder.note_results({"valid": measured(1.4)})

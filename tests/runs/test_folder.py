@@ -1,6 +1,8 @@
 """A run folder tells damage in one line and knows the text it was made with."""
 
+import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,11 @@ import pytest
 
 from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.errors import UserError
-from sparing.runs.config import RunConfig, to_json
+from sparing.models import FAMILIES
+from sparing.runs.build import build_model
+from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import RunFolder, create, prepare_for_run
-from sparing.runs.recipes import recipe
+from sparing.runs.recipes import RECIPES, recipe
 
 TEXT = "".join(f"{n} green bottles, {n * n} walls\n" for n in range(100))
 
@@ -153,3 +157,22 @@ def test_a_damaged_cursor_is_named(cursor: str, folder: RunFolder) -> None:
         folder.step("last")
     (last / "cursor.json").write_text('{"step": 3}')
     assert folder.step("last") == 3
+
+
+def test_figures_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
+    def note(writer: int) -> None:
+        for number in range(20):
+            folder.note_results({f"{writer}.{number}": number})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(note, range(4)))
+    assert len(folder.read("results")) == 80
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_wrong_number_is_refused_before_there_is_a_model(family: str) -> None:
+    run = next(made for made in map(recipe, RECIPES) if made.family == family)
+    for field in dataclasses.fields(run.model):
+        for wrong in ("-1", "0", "0.5", "nan", "inf", "[-1]"):
+            with suppress(UserError):
+                build_model(with_settings(run, [f"model.{field.name}={wrong}"]), "meta")

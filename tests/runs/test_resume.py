@@ -6,6 +6,8 @@ import pytest
 from tests.runs.conftest import Killed, killed, resume
 
 from sparing.runs.folder import RunFolder
+from sparing.train import checkpoint
+from sparing.train.checkpoint import Checkpoint
 
 
 @pytest.mark.parametrize("moment", ["train.fit", "resume.journal.rewind"])
@@ -21,3 +23,18 @@ def test_what_previous_was_chosen_over_does_not_come_back_after_a_kill(
     # The same command again means the same weights.
     assert RunFolder(killed_run).step("previous") == 4
     assert resume(killed_run) == 0
+
+
+def test_losses_of_another_text_are_not_what_the_best_is_measured_by(killed_run: Path) -> None:
+    assert resume(killed_run) == 0
+    folder = RunFolder(killed_run)
+    first = folder.read("results")["best_valid"]
+    # A loss that none of these weights can reach.
+    saved = checkpoint.load(folder.checkpoints, "last", folder.config().identity())
+    luck = Checkpoint(saved.tensors, {**saved.cursor, "best_nats": 0.01})
+    checkpoint.save(folder.checkpoints, "last", luck, folder.config().identity())
+    more = ("--set", "train.steps=9", "--set", "train.evaluate_bytes=300")
+    assert resume(killed_run, *more) == 0
+    best = folder.read("results")["best_valid"]
+    assert (first["bytes"], best["bytes"]) == (200, 300)
+    assert best["step"] == folder.step("best") == 9

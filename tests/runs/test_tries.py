@@ -44,6 +44,14 @@ def test_seeds_are_counted_from_the_recipes_own() -> None:
         assert [one.seeded(seed).train.seed for seed in range(3)] == [40, 41, 42]
 
 
+def test_seeds_beyond_the_largest_are_refused() -> None:
+    last = with_settings(BASE, [f"train.seed={2**63 - 1}"])
+    one = contestants(last, ["model.memory=7"])[1]
+    assert one.seeded(0).train.seed == 2**63 - 1
+    with pytest.raises(UserError, match=r"below 2\^63"):
+        one.seeded(1)
+
+
 def test_folders_are_short_and_safe() -> None:
     long = contestants(BASE, [f"{'x' * 300}/../: model.memory=7", "größer: model.memory=8"])
     long += contestants(BASE, ["日本: model.memory=9", f"{'x' * 300}: model.memory=10"])

@@ -10,7 +10,7 @@ import torch
 from tests.search.small import searched_run
 
 from sparing.errors import UserError
-from sparing.runs.config import from_json, to_json
+from sparing.runs.config import from_json, to_json, with_settings
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.recipes import recipe
 from sparing.search.derive import derive, derive_pattern, share_of_budget
@@ -53,6 +53,9 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
     assert run.model.dim == recipe("wikitext2_par").model.dim
     with pytest.raises(UserError, match="is no stack"):
         derive(folder, recipe("quickstart"))
+    into = with_settings(recipe("wikitext2_par"), ["model.pattern=[xf]", "model.rounds=2"])
+    with pytest.raises(UserError, match=r"2 rounds .* set model\.rounds=1"):
+        derive(folder, into)
 
 
 @pytest.mark.parametrize(

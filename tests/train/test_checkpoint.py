@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -252,3 +253,25 @@ def test_a_fault_that_is_not_the_systems_is_left_as_it_is(
     monkeypatch.setattr(checkpoint, "save_file", faulty)
     with pytest.raises(SafetensorError, match="unknown dtype"):
         checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+
+
+def test_what_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, "best", number(1), IDENTITY)
+    verify, swaps = checkpoint._verify, []
+
+    def swapping(path: Path, files: Any) -> None:
+        if not swaps:
+            swaps.append(path)
+            checkpoint.save(tmp_path, "best", number(2), IDENTITY)
+        verify(path, files)
+        # The files that were verified are gone, or another checkpoint's.
+        if len(swaps) == 1:
+            swaps.append(path)
+            checkpoint.save(tmp_path, "best", number(3), IDENTITY)
+            raise UserError(f"{path} is damaged")
+
+    monkeypatch.setattr(checkpoint, "_verify", swapping)
+    assert step_of(tmp_path, "best") == 3
+    assert len(swaps) == 2

@@ -4,7 +4,8 @@ import itertools
 import math
 import os
 import signal
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from sparing.train.capture import restore, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.distributed import Ranks
 from sparing.train.journal import TIMINGS
-from sparing.train.loop import backward, fit, restarted, update
+from sparing.train.loop import backward, fit, restarted, roll_back, update
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
@@ -198,7 +199,7 @@ def test_lanes_restart_before_their_segment_is_read(tmp_path: Path) -> None:
 class Poisoned(SHARNN):
     """Returns NaN for the chosen calls."""
 
-    bad: range = range(0)
+    bad: Collection[int] = ()
     calls = 0
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
@@ -208,7 +209,7 @@ class Poisoned(SHARNN):
         return Output(out.hidden_BTD * factor, out.state, out.penalty)
 
 
-def poisoned(bad: range) -> Poisoned:
+def poisoned(bad: Collection[int]) -> Poisoned:
     Poisoned.bad, Poisoned.calls = bad, 0
     return Poisoned(MODEL)
 
@@ -232,6 +233,39 @@ def test_three_in_a_row_go_back_to_the_last_checkpoint(tmp_path: Path) -> None:
     five = fitted(tmp_path / "five", 5)
     for name, parameter in run.model.named_parameters():
         torch.testing.assert_close(parameter, five[name], rtol=0, atol=0)
+
+
+def test_a_run_that_reaches_its_next_checkpoint_has_recovered(tmp_path: Path) -> None:
+    often = [call for first in range(7, 68, 10) for call in range(first, first + 3)]
+    run = training(poisoned(often))
+    fit(run, budget(steps=71, checkpoint_every=5), PLAIN, desk(tmp_path, Shelf()))
+    events = [entry["what"] for entry in entries(tmp_path, "event")]
+    assert sum(what.startswith("went back") for what in events) == 7
+    assert run.progress.rollbacks == 0
+
+
+def test_a_checkpoint_of_an_earlier_pass_is_no_place_to_go_back_to(tmp_path: Path) -> None:
+    shelf, run = Shelf(), training()
+    place = desk(tmp_path, shelf)
+    fit(run, budget(steps=4, checkpoint_every=2), PLAIN, place)
+    shelf.save("previous", Checkpoint(shelf.kept["last"].tensors, {"step": 2, "pass_step": 0}))
+    for pass_step, step in ((0, 2), (3, 4)):
+        run.progress.pass_step, run.progress.fruitless = pass_step, True
+        roll_back(run, place, 4)
+        said = entries(tmp_path, "event")[-1]["what"]
+        assert said == f"went back to the weights of step {step}"
+
+
+def test_a_second_pass_has_not_gone_back_yet() -> None:
+    run = training()
+    before = replace(run.progress, bad=2, rollbacks=5, fruitless=True)
+    saved = Checkpoint(
+        {"model": dict(run.model.named_parameters())},
+        {**asdict(before), "cursor": [0, 0, 0], "loss_scale": None},
+    )
+    second_pass(run, saved)
+    p = run.progress
+    assert (p.bad, p.rollbacks, p.fruitless) == (0, 0, False)
 
 
 def fitted(folder: Path, steps: int) -> dict[str, Tensor]:

@@ -104,9 +104,7 @@ def settled(
 ) -> RunConfig:
     """The run with what the command line changes about it."""
     if minutes is not None:
-        settings = [*settings, f"train.minutes={minutes}"]
-        if run.train.steps or run.train.epochs:
-            settings = [*settings, "train.steps=none", "train.epochs=none"]
+        settings = _only_budget(run, [*settings, f"train.minutes={minutes}"])
     if corpus is not None:
         settings = [*settings, f"data.corpus={_lasting(corpus)}"]
     if any(s.replace(" ", "").startswith("model.vocab_size=") for s in settings):
@@ -118,6 +116,8 @@ def settled(
 
 def _lasting(corpus: str) -> str:
     """A corpus's name as it is; a path made absolute, so that it holds in other folders too."""
+    if not corpus.strip():
+        raise UserError("--data is empty; name a corpus, or a text file or folder of yours")
     path = Path(corpus)
     return str(path.resolve()) if corpus not in CORPORA and path.exists() else corpus
 

@@ -95,6 +95,13 @@ class AdaptiveSpanConfig:
             raise ValueError("span=expire needs span_start between 0 and 1, no persistent vectors")
         if self.positions is not None and (self.positions < 1 or self.span != "expire"):
             raise ValueError("positions are for span=expire, and at least 1")
+        self._check_rates()
+
+    def _check_rates(self) -> None:
+        if self.shrink < 1 or not 0 <= self.span_penalty < math.inf:
+            raise ValueError("shrink must be at least 1, span_penalty finite and not negative")
+        if not 0 <= self.dropout < 1 or not 0 <= self.dropout_embedding < 1:
+            raise ValueError("dropout and dropout_embedding must be at least 0 and below 1")
 
     @property
     def edge(self) -> Ramp:

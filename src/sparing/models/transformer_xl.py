@@ -76,6 +76,8 @@ class TransformerXLConfig:
             raise ValueError(f"dim {self.dim} must be even: half sines, half cosines")
         if self.memory < 0 or (self.clamp is not None and self.clamp < 0):
             raise ValueError("memory and clamp must not be negative")
+        if not 0 <= self.init_std < math.inf:
+            raise ValueError(f"init_std must be finite and not negative, not {self.init_std}")
         if not 0 <= self.dropout < 1 or not 0 <= self.dropout_attention < 1:
             raise ValueError("dropout and dropout_attention must be at least 0 and below 1")
         parts = clusters(self.vocab_size, self.cutoffs)

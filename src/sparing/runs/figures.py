@@ -88,9 +88,23 @@ def read_figures(folder: RunFolder) -> Figures:
 
 
 def read_scores(folder: RunFolder) -> tuple[Score | None, Score | None]:
-    """Valid and test of a run, as `read_figures` has them, without building its model."""
-    results, entries = _results(folder), journal.checked(folder.metrics)
+    """Valid and test of a run, as `read_figures` has them, without building its model.
+
+    Figures of weights that a longer training has replaced since do not count.
+    """
+    entries, stored = journal.checked(folder.metrics), _results(folder)
+    results = {label: each for label, each in stored.items() if not _outdated(each, entries)}
     return score(results, "valid") or _judged(folder.config(), entries), score(results, "test")
+
+
+def _outdated(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a figure's checkpoint is another one by now, as far as the journal knows."""
+    name, step, best = entry.get("checkpoint"), _number(entry.get("step")), journal.best(entries)
+    if step is None or not entries:
+        return False
+    if name == "best":
+        return best is not None and step != best["step"]
+    return bool(name == "last" and step < entries[-1]["step"])
 
 
 def device_of(folder: RunFolder) -> str | None:

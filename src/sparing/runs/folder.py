@@ -79,9 +79,10 @@ class RunFolder:
         return step
 
     def note_results(self, results: Mapping[str, Any]) -> None:
-        """Add figures to results.json."""
-        old = self.read("results") if (self.path / "results.json").exists() else {}
-        self.write("results", {**old, **results})
+        """Add figures to results.json; several processes may, one after the other."""
+        with files.locked(self.path, name=".results.lock", wait=True):
+            old = self.read("results") if (self.path / "results.json").exists() else {}
+            self.write("results", {**old, **results})
 
 
 def create(
@@ -169,8 +170,18 @@ def load_model(
     folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
 ) -> LanguageModel:
     """The trained model, ready to evaluate; `run` may differ in what weights do not depend on."""
+    return load_at(folder, hardware, name, run)[0]
+
+
+def load_at(
+    folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
+) -> tuple[LanguageModel, int]:
+    """The same, and the step of its weights: a run that still trains may replace them any time."""
     stored = folder.config()
     loaded = checkpoint.load(folder.checkpoints, folder.checkpoint(name), stored.identity())
+    step = loaded.cursor.get("step")
+    if not isinstance(step, int):
+        raise UserError(f"run {folder.path} is damaged: a checkpoint's step is {step!r}")
     model = build_model(run or stored)
     load_model_tensors(model, loaded.tensors["model"])
-    return model.to(hardware.device).eval()
+    return model.to(hardware.device).eval(), step

@@ -11,7 +11,7 @@ from sparing.evaluate.loss import Evaluation, carried, windowed
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import RunFolder, load_model
+from sparing.runs.folder import RunFolder, load_at
 from sparing.train.distributed import Ranks
 
 
@@ -45,7 +45,11 @@ class Case:
 
     def model(self) -> LanguageModel:
         """The trained weights under the case's settings."""
-        return load_model(self.folder, self.hardware, self.checkpoint, self.run)
+        return self.loaded()[0]
+
+    def loaded(self) -> tuple[LanguageModel, int]:
+        """The same, and the step they are of."""
+        return load_at(self.folder, self.hardware, self.checkpoint, self.run)
 
     def remembering(self, length: int) -> "Case":
         """The same with another length of memory, read in segments that leave it to tell."""
@@ -64,15 +68,14 @@ class Case:
         words = [] if name == usual else [name]
         return words + ([] if precision == (trained_in or precision) else [precision])
 
-    def entry(self, found: Evaluation) -> dict[str, Any]:
+    def entry(self, found: Evaluation, step: int) -> dict[str, Any]:
         """Figures, with what they are figures of."""
-        name = self.folder.checkpoint(self.checkpoint)
         return {
             "split": self.split,
             **found.to_json(),
             "precision": self.hardware.precision,
-            "checkpoint": name,
-            "step": self.folder.step(name),
+            "checkpoint": self.folder.checkpoint(self.checkpoint),
+            "step": step,
         }
 
 
@@ -123,8 +126,8 @@ def measure(
     case: Case, reading: Reading, how: DynamicConfig | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Score a case's text: entries for results.json, and the report to print."""
-    model = case.model()
-    report = case.entry(reading.answer(case, model))
+    model, step = case.loaded()
+    report = case.entry(reading.answer(case, model), step)
     found = {reading.label(case): report}
     if how is None:
         return found, report
@@ -139,7 +142,7 @@ def measure(
     )
     pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
     label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.apart())
-    found[label] = case.entry(moved)
+    found[label] = case.entry(moved, step)
     return found, report | {"dynamic": moved.to_json()}
 
 

@@ -43,6 +43,9 @@ def commit() -> str | None:
     if told := os.environ.get("SPARING_COMMIT"):
         return told
     here = Path(__file__).resolve().parent
+    # Installed into somebody's project, the code lies in their repository and is not of it.
+    if not _git(here, "ls-files", "--error-unmatch", "--", Path(__file__).name):
+        return None
     head = _git(here, "rev-parse", "--short=12", "HEAD")
     if not head:
         return None

@@ -15,6 +15,9 @@ from sparing.train.clock import Clock
 from sparing.train.loop import spent
 from sparing.train.training import Training
 
+SCORING = ("evaluate.", "train.evaluate_bytes:")
+"""Settings that decide what a valid loss is the loss of."""
+
 
 def resume(
     run: RunConfig, folder: RunFolder, training: Training, tokens: Tokens, *, name: str
@@ -70,6 +73,9 @@ def _go_on(
                 "the run's budget is spent; name a larger total of steps, epochs or minutes"
             )
         changed = True
+    if any(each.startswith(SCORING) for each in differences(before, run)):
+        # The best so far is of another text, or was read in another way.
+        training.progress.best_nats, changed = None, True
     if changed or name != "last":
         _begin_from(folder, training, run, name)
 

@@ -166,8 +166,6 @@ def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> N
 def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
     """The run's figures so far, from its journal."""
     p, entries = training.progress, journal.read(folder.metrics)
-    valid = [entry for entry in entries if entry["kind"] == "valid"]
-    best = min(valid, key=lambda entry: entry["nats_per_token"], default=None)
     return {
         "training": {
             "steps": p.step,
@@ -176,7 +174,7 @@ def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
             "tokens_per_s": p.tokens / max(p.elapsed_s, 1e-9),
             "peak_bytes": training.hardware.peak_bytes(),
         },
-        "best_valid": best,
+        "best_valid": journal.best(entries),
     }
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparing.config import differences
 from sparing.errors import UserError
@@ -46,8 +46,7 @@ class Contestant:
 
     def seeded(self, seed: int) -> RunConfig:
         """The settings of its training number `seed`, counted from 0."""
-        train = self.run.train
-        return replace(self.run, train=replace(train, seed=train.seed + seed))
+        return with_settings(self.run, [f"train.seed={self.run.train.seed + seed}"])
 
 
 def contestants(base: RunConfig, tries: Sequence[str]) -> list[Contestant]:

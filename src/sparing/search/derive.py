@@ -114,6 +114,9 @@ def refuse_unless_stack(run: RunConfig) -> None:
     """Refuse a run whose blocks cannot be replaced by others."""
     if not isinstance(run.model, StackConfig) or isinstance(run.model, SupernetConfig):
         raise UserError(f"recipe {run.recipe} is no stack; its blocks cannot be replaced")
+    if run.model.rounds > 1:
+        what = f"recipe {run.recipe} goes {run.model.rounds} rounds through some of its blocks"
+        raise UserError(f"{what}, and a searched pattern has no brackets; set model.rounds=1")
 
 
 def share_of_budget(c: SupernetConfig, pattern: str) -> float | None:

@@ -113,6 +113,8 @@ def second_pass(run: Training, checkpoint: Checkpoint) -> None:
     del cursor["loss_scale"]
     epoch = int(cursor["cursor"][0]) + 1
     cursor |= {"cursor": Cursor(epoch, 0, 0), "pass_step": cursor["step"], "pass_share": -1.0}
+    # A lower rate is what a run that went back is advised to try: it starts with a clean slate.
+    cursor |= {"bad": 0, "rollbacks": 0, "fruitless": False}
     run.progress = Progress(**cursor)
 
 

@@ -24,6 +24,8 @@ from sparing.files import read_object, sync, write_json
 FORMAT = 1
 MANIFEST, CURSOR = "manifest.json", "cursor.json"
 NAMES = ("last", "previous", "best")
+PATIENCE = 5
+"""How often a checkpoint that was replaced while it was read is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,30 @@ def _made(
     return incoming
 
 
-def load(folder: Path, name: str, identity: Mapping[str, Any], device: str = "cpu") -> Checkpoint:
+def load(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
     """Read and verify `folder/name`; it must have been written for the same `identity`."""
+    for _ in range(PATIENCE):
+        before = _stamp(folder, name)
+        try:
+            return _read(folder, name, identity)
+        except (UserError, OSError):
+            # A run that goes on training may have swapped it under our eyes.
+            if _stamp(folder, name) == before:
+                raise
+    return _read(folder, name, identity)
+
+
+def _stamp(folder: Path, name: str) -> tuple[int, int] | None:
+    """Tells one checkpoint of a name from the next."""
+    path = located(folder, name)
+    try:
+        found = (path / MANIFEST).stat() if path is not None else None
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns) if found is not None else None
+
+
+def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
     path = located(folder, name)
     if path is None:
         raise UserError(f"there is no checkpoint {folder / name}{_others(folder)}")
@@ -94,7 +118,7 @@ def load(folder: Path, name: str, identity: Mapping[str, Any], device: str = "cp
     _same_identity(path, manifest["identity"], identity)
     files = [path / file for file in manifest["files"] if file != CURSOR]
     try:
-        return Checkpoint({file.stem: load_file(file, device=device) for file in files}, cursor)
+        return Checkpoint({file.stem: load_file(file) for file in files}, cursor)
     except SafetensorError as problem:
         raise UserError(f"{path} cannot be read: {problem}{_others(folder, name)}") from None
 

@@ -1,7 +1,8 @@
 """The diary of a run: metrics.jsonl, append only, and TensorBoard beside it."""
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def checked(path: Path) -> list[dict[str, Any]]:
         if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
             raise UserError(f"{path} line {line} is not a journal entry (kind and step)")
     return entries
+
+
+def best(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The `valid` entry of the checkpoint `best`: of those measured in a row as the last one was.
+
+    Losses of other texts, as before a resume that changed what is scored, do not compare.
+    """
+    valid = [entry for entry in entries if entry["kind"] == "valid"]
+    how = [[entry.get(field) for field in ("bytes", "protocol", "how")] for entry in valid]
+    others = [at for at, each in enumerate(how) if each != how[-1]]
+    alike = valid[max(others, default=-1) + 1 :]
+    return min(alike, key=lambda entry: entry.get("nats_per_token", math.inf), default=None)
 
 
 def rewind(path: Path, size_bytes: int) -> None:

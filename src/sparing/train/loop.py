@@ -24,7 +24,7 @@ RESTARTS = 0x5EED
 """Sets these random numbers apart from others of the same seed."""
 
 ROLLBACKS = 5
-"""A run that has gone back this often is not going to recover."""
+"""A run that has gone back this often before its next checkpoint is not going to recover."""
 
 
 def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk) -> int:
@@ -222,7 +222,10 @@ def roll_back(run: Training, desk: Desk, batch: int) -> None:
     Where those did not help before, to the weights of the checkpoint before it.
     """
     p = run.progress
-    checkpoint = (desk.load("previous") if p.fruitless else None) or desk.load("last")
+    earlier = desk.load("previous") if p.fruitless else None
+    # One of an earlier pass may hold the moments of another optimizer.
+    of_this_pass = earlier is not None and earlier.cursor["pass_step"] == p.pass_step
+    checkpoint = earlier if of_this_pass else desk.load("last")
     if checkpoint is None or p.rollbacks >= ROLLBACKS:
         raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
     restore_weights(run, checkpoint)
@@ -301,7 +304,9 @@ def judge(run: Training, desk: Desk) -> bool:
 
 
 def save(run: Training, desk: Desk) -> None:
-    """Write the `last` checkpoint."""
+    """Write the `last` checkpoint; a run that got here by sound steps has recovered."""
+    p = run.progress
+    p.rollbacks = p.rollbacks if p.fruitless or p.bad else 0
     note_journal(run, desk)
     desk.save("last", capture(run))
 

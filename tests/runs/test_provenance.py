@@ -1,0 +1,50 @@
+"""Whose code made a figure."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sparing.runs import provenance
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the code in a repository that is not ours."""
+    monkeypatch.delenv("SPARING_COMMIT", raising=False)
+    copy = tmp_path / "lib" / "provenance.py"
+    copy.parent.mkdir()
+    copy.touch()
+    (tmp_path / ".gitignore").write_text("lib\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".gitignore")
+    git(tmp_path, "commit", "-q", "-m", "theirs")
+    monkeypatch.setattr(provenance, "__file__", str(copy))
+    return tmp_path
+
+
+def test_the_commit_of_a_project_it_is_installed_in_is_not_ours(theirs: Path) -> None:
+    assert provenance.commit() is None
+
+
+def test_code_under_version_control_tells_its_commit_and_changes(theirs: Path) -> None:
+    git(theirs, "add", "-f", "lib/provenance.py")
+    git(theirs, "commit", "-q", "-m", "ours")
+    head = git(theirs, "rev-parse", "--short=12", "HEAD")
+    assert provenance.commit() == head
+    (theirs / "lib" / "provenance.py").write_text("# changed\n")
+    assert provenance.commit() == f"{head}+changes"
+
+
+def test_what_the_environment_says_comes_first(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARING_COMMIT", "c0ffee")
+    assert provenance.commit() == "c0ffee"
