@@ -1,6 +1,7 @@
 """Windowed attention: the two fast forms against the definition, gradients included."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from sparing.ops.window_attention import Edge, reference, sliced
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 CASES = {
@@ -25,7 +27,7 @@ CASES = {
 }
 
 
-def outcome(attend, case: dict) -> list[Tensor]:
+def outcome(attend, case: dict, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Output and gradients of query, fresh entries and spans; what does not exist is poison."""
     torch.manual_seed(0)
     segment, memory, ramp = case["segment"], case["memory"], case.get("ramp", 32)
@@ -34,16 +36,18 @@ def outcome(attend, case: dict) -> list[Tensor]:
     fresh = torch.randn(2, segment, 2, 2, width)
     old = torch.randn(2, memory, 2, 2, width)
     for lane, first in enumerate(case["first"]):
-        old[lane, :first] = 10.0
+        old[lane, :first, 0], old[lane, :first, 1] = 10.0, 100.0
     # With gaps between the lanes, as memories have them.
-    old = torch.cat([old, torch.full_like(old, 10.0)], dim=1).to(DEVICE)[:, :memory]
-    query, fresh = (x.to(DEVICE).requires_grad_() for x in (query, fresh))
-    span = torch.tensor(case["spans"], device=DEVICE, requires_grad=True)
+    old = torch.cat([old, torch.full_like(old, math.nan)], dim=1).to(DEVICE, dtype)[:, :memory]
+    query, fresh = (x.to(DEVICE, dtype).requires_grad_() for x in (query, fresh))
+    wide = torch.promote_types(dtype, torch.float32)
+    span = torch.tensor(case["spans"], device=DEVICE, dtype=wide, requires_grad=True)
     edge = Edge(span, torch.tensor(case["first"], device=DEVICE), ramp)
     out = attend(query, fresh, old, edge)
     torch.manual_seed(1)
     out.backward(torch.randn(2, segment, 2, width).to(out))
-    return [out.detach(), query.grad, fresh.grad, span.grad]
+    found = (out.detach(), query.grad, fresh.grad, span.grad)
+    return [x.double() for x in found if x is not None]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -77,6 +81,28 @@ def test_the_kernel_equals_the_definition(name: str) -> None:
     wanted = outcome(reference.window_attention, CASES[name])
     for got, right in zip(outcome(fused.window_attention, CASES[name]), wanted, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
+
+
+IN_16_BITS = [
+    torch.float16,
+    # Triton's interpreter has no numbers of this kind.
+    pytest.param(torch.bfloat16, marks=[pytest.mark.gpu, needs_gpu]),
+]
+
+
+@pytest.mark.parametrize("dtype", IN_16_BITS)
+@pytest.mark.parametrize("name", ["memory, tiles cut", "wider", "widest"])
+def test_in_sixteen_bits_the_kernel_is_hardly_farther_off(name: str, dtype: torch.dtype) -> None:
+    """Than the definition in 16 bits; it holds scores in 32 and weights in 16 bits."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.window_attention import fused
+
+    exact = outcome(reference.window_attention, CASES[name], torch.float64)
+    plain = outcome(reference.window_attention, CASES[name], dtype)
+    got = outcome(fused.window_attention, CASES[name], dtype)
+    for found, other, right in zip(got, plain, exact, strict=True):
+        assert (found - right).norm() <= 2 * (other - right).norm()
+        assert (found - right).norm() < 0.02 * right.norm()
 
 
 def test_spans_of_few_digits_hide_no_entry() -> None:
