@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparing.data.corpora import read_splits
+from sparing.data.splits import read_splits
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SPARING_DATA") or REPOSITORY.parent / "shared" / "data")
