@@ -29,7 +29,8 @@ from sparing.launch import launch
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import open_run, prepare_for_run
 from sparing.runs.measure import Case, Reading, has_memory, measure
-from sparing.train.distributed import Joining, together
+from sparing.train.joining import together
+from sparing.train.many import Joining
 
 NEEDS = {
     "--stride": ("--window",),

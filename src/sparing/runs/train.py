@@ -20,8 +20,10 @@ from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import resume
 from sparing.train import checkpoint, journal
-from sparing.train.distributed import Joining, Ranks, together
+from sparing.train.distributed import Ranks
+from sparing.train.joining import together
 from sparing.train.loop import fit
+from sparing.train.many import Joining
 from sparing.train.training import Desk, Training
 
 
