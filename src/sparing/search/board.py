@@ -92,9 +92,7 @@ def board(
     """Train whoever is missing, measure all, write table and picture; a signal that came, or 0."""
     folders = [open_run(path) for path in searches]
     run = base or derive(folders[0])
-    refuse_unless_stack(run)
-    # Before anything is measured, which takes minutes: is there a text to train on?
-    prepare(run.data, options.train.source, progress=options.train.progress)
+    _refuse_unfit(run, options.train)
     hardware = device.pick(options.train.device, run.train.precision)
     # Of the network that is trained here, which the search need not have priced.
     costs = prices(run, _letters(folders), hardware, "time")
@@ -102,21 +100,15 @@ def board(
     trainings = _trainings(run, standing, out, options.seeds)
     for path, own in trainings.items():
         refuse_another(path, own, "board")
-    times: dict[str, dict[str, float]] = {
-        regime: timed_patterns(run, [entry.pattern for entry in standing], hardware, regime)
-        for regime in REGIMES
-    }
+    times = _times(run, standing, hardware)
     for path, own in trainings.items():
-        signal = _trained(own, path, options.train, hardware)
-        if signal:
+        if signal := _trained(own, path, options.train, hardware):
             return signal, {}
     rows = [
         _row(run, entry, times, out, options.seeds) | {"predicted_ms": costs.of(entry.pattern)}
         for entry in standing
     ]
-    start = next(row for row in rows if row["pattern"] == searched(folders[0]).letters)
-    for row in rows:
-        row["share_of_time"] = row["train_ms"] / start["train_ms"]
+    _compare(rows, searched(folders[0]).letters)
     record = {
         "rows": rows,
         "notes": _notes(standing, options.chances),
@@ -177,6 +169,12 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
     return markdown(heads, cells, notes, words=("network", "pattern"))
 
 
+def _refuse_unfit(run: RunConfig, options: TrainOptions) -> None:
+    """Before anything is measured, which takes minutes: a stack, and a text to train on?"""
+    refuse_unless_stack(run)
+    prepare(run.data, options.source, progress=options.progress)
+
+
 def _letters(searches: Sequence[RunFolder]) -> str:
     return "".join(sorted({letter for folder in searches for letter in searched(folder).known}))
 
@@ -204,6 +202,14 @@ def _rules(c: SupernetConfig) -> list[Entry]:
         pattern = sandwich(depth // 2, ends, attention, dense) + dense * (depth % 2)
         found.append(Entry("sandwich", "rule", pattern))
     return found
+
+
+def _times(
+    run: RunConfig, standing: Sequence[Entry], hardware: Hardware
+) -> dict[str, dict[str, float]]:
+    """Milliseconds of every pattern, regime by regime."""
+    patterns = [entry.pattern for entry in standing]
+    return {regime: timed_patterns(run, patterns, hardware, regime) for regime in REGIMES}
 
 
 def _trainings(
@@ -270,3 +276,10 @@ def _row(
         "test_by_seed": test,
         "test_perplexity": sum(perplexity) / seeds,
     }
+
+
+def _compare(rows: Sequence[dict[str, Any]], baseline: str) -> None:
+    """Note the time of a training step as a share of the baseline's."""
+    start = next(row for row in rows if row["pattern"] == baseline)
+    for row in rows:
+        row["share_of_time"] = row["train_ms"] / start["train_ms"]
