@@ -62,7 +62,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     with together(launch(), hardware.device, _joining(run, options)) as ranks:
         # From here on rank 0 may change the folder that all have looked at.
         ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
-        training = build_training(run, tokens, hardware, ranks)
+        training = build_training(run, tokens.split("train"), hardware, ranks)
         training.head_start_s = options.head_start_s
         return _within(run, path, training, tokens, options)
 
