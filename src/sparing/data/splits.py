@@ -1,5 +1,6 @@
 """The raw text of a corpus, named or anybody's own, from the nearest place that has it."""
 
+import math
 import os
 import shutil
 from pathlib import Path
@@ -95,7 +96,7 @@ def _download(corpus: Corpus, progress: bool) -> dict[str, bytes]:
         raise _homeless(corpus)
     folder, problems = home() / "downloads" / corpus.name, []
     # The lock lies outside the folder, which goes away under those who wait for it.
-    with locked(home() / "downloads" / ".locks" / corpus.name, wait=True):
+    with locked(home() / "downloads" / ".locks" / corpus.name, wait_s=math.inf):
         if copies.stored(corpus).exists():
             return copies.read(corpus, copies.stored(corpus))
         for url in corpus.urls:

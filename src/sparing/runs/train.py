@@ -1,5 +1,6 @@
 """One run from settings to results."""
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def rehearse(run: RunConfig, tokens: Tokens) -> None:
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
     # Of the processes of a machine the first prepares the text, and the others find it.
     turn = home() / "downloads" / ".locks" / "tokens"
-    with locked(turn, wait=True) if launch().size > 1 else nullcontext():
+    with locked(turn, wait_s=math.inf) if launch().size > 1 else nullcontext():
         if not options.resume:
             return prepare(run.data, options.source, progress=options.progress)
         return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
