@@ -1,10 +1,7 @@
 import dataclasses
-import hashlib
-import io
 import lzma
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,28 +9,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.data.conftest import PARTS, TEXT, sha256, zip_of
 
 from sparing.data import fetch
 from sparing.data import splits as reading
 from sparing.data.corpora import CORPORA, Corpus
 from sparing.data.local import SPLITS
-from sparing.data.splits import fingerprint, get, read_splits
+from sparing.data.splits import get, read_splits
 from sparing.errors import UserError
-
-TEXT = b"0123456789" * 10
-PARTS = {"train": b"one two\n" * 9, "valid": b"three\n", "test": b"four\n"}
-
-
-def sha256(data: bytes) -> str:
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def zip_of(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return buffer.getvalue()
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -55,54 +38,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
         thread.join()
 
 
-@pytest.fixture
-def digits(monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """One file, cut by offset."""
-    corpus = Corpus(
-        name="digits", description="", sizes=(80, 10, 10), checksums={"text": sha256(TEXT)}
-    )
-    monkeypatch.setitem(CORPORA, "digits", corpus)
-    return corpus
-
-
-@pytest.fixture
-def wiki(monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """Three files."""
-    corpus = Corpus(
-        name="wiki",
-        description="",
-        members=("wiki.{split}.tokens", "{split}.txt"),
-        checksums={split: sha256(text) for split, text in PARTS.items()},
-    )
-    monkeypatch.setitem(CORPORA, "wiki", corpus)
-    return corpus
-
-
-@pytest.mark.parametrize(
-    "data",
-    [TEXT, lzma.compress(TEXT), zip_of({"digits": TEXT, "readme": b"x"})],
-    ids=["plain", "xz", "zip"],
-)
-@pytest.mark.usefixtures("digits")
-def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "copy").write_bytes(data)
-    splits = read_splits("digits", tmp_path / "copy")
-    assert splits == {"train": TEXT[:80], "valid": TEXT[80:90], "test": TEXT[90:]}
-
-
-@pytest.mark.parametrize("pattern", ["wiki-v1/wiki.{}.tokens", "{}.txt"])
-@pytest.mark.usefixtures("wiki")
-def test_member_files_become_splits(tmp_path: Path, pattern: str) -> None:
-    archive = zip_of({pattern.format(split): text for split, text in PARTS.items()})
-    (tmp_path / "copy").write_bytes(archive)
-    assert read_splits("wiki", tmp_path / "copy") == PARTS
-    folder = tmp_path / "unpacked"
-    folder.mkdir()
-    for split, text in PARTS.items():
-        (folder / Path(pattern.format(split)).name).write_bytes(text)
-    assert read_splits("wiki", folder) == PARTS
-
-
 @pytest.mark.usefixtures("digits", "wiki")
 def test_a_folder_given_by_hand_or_by_variable_is_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,33 +50,6 @@ def test_a_folder_given_by_hand_or_by_variable_is_searched(
     assert read_splits("digits")["test"] == TEXT[90:]
     with pytest.raises(UserError, match="wiki has no public home"):
         read_splits("wiki")
-
-
-@pytest.mark.usefixtures("digits", "wiki")
-def test_wrong_copies_are_refused_and_left_alone(tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    copy.write_bytes(TEXT[::-1])
-    with pytest.raises(UserError, match=r"wrong checksum .* expected sha256:.* found sha256:"):
-        read_splits("digits", copy)
-    copy.write_bytes(TEXT[:-1])
-    with pytest.raises(UserError, match="holds 99 bytes, but digits has 100"):
-        read_splits("digits", copy)
-    copy.write_bytes(zip_of({"wiki.valid.tokens": PARTS["valid"]}))
-    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens or train\.txt"):
-        read_splits("wiki", copy)
-    with pytest.raises(UserError, match="is missing"):
-        read_splits("digits", tmp_path / "nowhere")
-    assert copy.exists()
-
-
-def test_part_of_text8_has_a_name_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "text8_first_1000").write_bytes(b"a prefix  " * 100)
-    with pytest.raises(UserError, match=r"1,000 bytes, but text8 has .*the name text8-prefix"):
-        read_splits("text8", tmp_path / "text8_first_1000")
-    splits = read_splits("text8-prefix", tmp_path)
-    assert [len(splits[split]) for split in SPLITS] == [900, 50, 50]
-    with pytest.raises(UserError, match="no public home"):
-        fingerprint("text8-prefix")
 
 
 def test_get_downloads_once_and_keeps_only_the_splits(
@@ -255,8 +163,3 @@ def test_a_text_that_is_not_there_is_no_misspelt_corpus(name: str) -> None:
 
 def test_the_standard_library_needs_no_getting() -> None:
     assert (get("python-stdlib") / "ast.py").exists()
-
-
-def test_half_of_wikitext_103_is_refused(shared_data: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens"):
-        read_splits("wikitext-103", shared_data / "wikitext-103-valid-test.tar.xz")
