@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with locked(tmp_path, wait=True):
+        with locked(tmp_path, wait_s=math.inf):
             order.append("second")
 
     thread = threading.Thread(target=second)

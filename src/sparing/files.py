@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -85,19 +86,19 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(
-    folder: Path, *, name: str = ".lock", wait: bool = False, wait_s: float = 0.0
-) -> Iterator[None]:
+def locked(folder: Path, *, name: str = ".lock", wait_s: float = 0.0) -> Iterator[None]:
     """Hold `folder` for this process; the kernel lets go of it however the process ends.
 
-    While another process holds it, `wait` for that one to let go, or `wait_s`; otherwise refuse.
+    While another process holds it, wait `wait_s` for that one to let go, then refuse; `math.inf`
+    waits for as long as it takes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     give_up_at = time.monotonic() + wait_s
     with open(folder / name, "a+", encoding="utf-8") as handle:
         while True:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                # Who waits for ever leaves it to the kernel to wake them.
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait_s == math.inf else fcntl.LOCK_NB))
                 break
             except BlockingIOError:
                 if time.monotonic() >= give_up_at:

@@ -1,14 +1,32 @@
-"""A cache of its own for every test, and the shared corpora where there are any."""
+"""A cache of its own for every test, small corpora, and the shared ones where there are any."""
 
+import hashlib
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from sparing.data.corpora import read_splits
+from sparing.data.corpora import CORPORA, Corpus
+from sparing.data.splits import read_splits
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SPARING_DATA") or REPOSITORY.parent / "shared" / "data")
+TEXT = b"0123456789" * 10
+PARTS = {"train": b"one two\n" * 9, "valid": b"three\n", "test": b"four\n"}
+
+
+def sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def zip_of(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +50,26 @@ def shared_data() -> Path:
 def enwik8(shared_data: Path) -> dict[str, bytes]:
     """Its three splits, unpacked and verified once."""
     return read_splits("enwik8", shared_data / "enwik8.xz")
+
+
+@pytest.fixture
+def digits(monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """One file, cut by offset."""
+    corpus = Corpus(
+        name="digits", description="", sizes=(80, 10, 10), checksums={"text": sha256(TEXT)}
+    )
+    monkeypatch.setitem(CORPORA, "digits", corpus)
+    return corpus
+
+
+@pytest.fixture
+def wiki(monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """Three files."""
+    corpus = Corpus(
+        name="wiki",
+        description="",
+        members=("wiki.{split}.tokens", "{split}.txt"),
+        checksums={split: sha256(text) for split, text in PARTS.items()},
+    )
+    monkeypatch.setitem(CORPORA, "wiki", corpus)
+    return corpus

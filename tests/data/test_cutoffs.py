@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sparing.bench.cutoffs import zipf
-from sparing.data.corpora import read_splits
 from sparing.data.cutoffs import CutoffConfig, cost, frequencies, optimal
+from sparing.data.splits import read_splits
 from sparing.data.vocab import learn
 from sparing.errors import UserError
 

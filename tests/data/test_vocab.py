@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparing.data.corpora import read_splits
+from sparing.data.splits import read_splits
 from sparing.data.vocab import Bytes, Symbols, Vocab, learn, vocab_from_json
 from sparing.errors import UserError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.data.corpora import read_splits
+from sparing.data.splits import read_splits
 from sparing.data.tokens import tokens_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError

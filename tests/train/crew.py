@@ -12,7 +12,8 @@ import torch.multiprocessing as mp
 from tests.train.toy import CPU
 
 from sparing.launch import Launch
-from sparing.train.distributed import Joining, Many, Ranks
+from sparing.train.distributed import Ranks
+from sparing.train.many import Joining, Many
 from sparing.train.sharding import Sharded
 
 Task = Callable[..., Any]

@@ -34,8 +34,10 @@ from sparing.train import checkpoint, journal
 from sparing.train.capture import handed_out, restore
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.clock import Clock
-from sparing.train.distributed import Joining, Loss, Ranks, together
+from sparing.train.distributed import Loss, Ranks
+from sparing.train.joining import together
 from sparing.train.loop import backward, fit
+from sparing.train.many import Joining
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.parts import own
 from sparing.train.scale import LossScale

@@ -18,7 +18,9 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.launch import launch
 from sparing.runs.config import RunConfig
-from sparing.train.distributed import Joining, Many, Ranks, leave, together
+from sparing.train.distributed import Ranks
+from sparing.train.joining import leave, together
+from sparing.train.many import Joining, Many
 
 
 def bench_distributed(

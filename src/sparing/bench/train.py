@@ -2,30 +2,27 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
 
-from sparing import device
 from sparing.bench.bare import Load, bare_tasks
 from sparing.bench.report import bytes_per_s
 from sparing.bench.timing import Task, interleaved, spread
 from sparing.data.prefetch import prefetch
-from sparing.data.stream import Segment, Stream, StreamConfig
+from sparing.data.stream import Segment
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.api import State, size_bytes
-from sparing.runs.build import build_model, prepare_for
+from sparing.models.api import size_bytes
+from sparing.runs.build import build_training
 from sparing.runs.config import RunConfig
-from sparing.train.distributed import Loss, Ranks
+from sparing.train.distributed import Ranks
 from sparing.train.loop import backward, update
-from sparing.train.optim import build_optimizer
-from sparing.train.scale import LossScale
 from sparing.train.schedule import factor
-from sparing.train.training import Training
 
 WARMUP = 3
 """Steps before the first measured one, at least: compilers and allocators settle."""
@@ -43,9 +40,8 @@ class Stepper:
     def __init__(self, run: RunConfig, hardware: Hardware, ranks: Ranks | None = None) -> None:
         """One process alone, or one of several `ranks`."""
         ranks = ranks or Ranks()
-        device.seed_everything(run.train.seed)
-        self.config, self.schedule, self.skipped = run.train, run.schedule, 0
-        self.training = _training(run, hardware, ranks)
+        self.schedule, self.skipped = run.schedule, 0
+        self.training = build_training(_evenly(run), _text(run), hardware, ranks)
         self.pieces = ranks.pieces(run.train.batch, run.train.batch_split)
         self.segments: Iterator[Segment] = prefetch(
             self.training.stream.segments(), hardware.device
@@ -140,28 +136,12 @@ def _repeated(task: Task, times: int) -> Task:
     return run
 
 
-def _training(run: RunConfig, hardware: Hardware, ranks: Ranks) -> Training:
-    model = build_model(run, hardware.device).train()
-    model = prepare_for(hardware, model, compiled=run.train.compiled)
-    loss = ranks.wrapped(Loss(model))
-    training = Training(
-        model=model,
-        loss=loss,
-        ranks=ranks,
-        optimizer=build_optimizer(model, run.optim),
-        stream=_stream(run, ranks),
-        hardware=hardware,
-        scale=LossScale.for_precision(hardware.precision),
-        state=State(),
-        clip=run.optim.clip,
-    )
-    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
-    return training
+def _evenly(run: RunConfig) -> RunConfig:
+    """Segments of one length, for the products have one shape."""
+    return replace(run, train=replace(run.train, randomised=False, turned=False))
 
 
-def _stream(run: RunConfig, ranks: Ranks) -> Stream:
-    """Random text cut into segments of one length, for the products have one shape."""
+def _text(run: RunConfig) -> Split:
     t, vocab_size = run.train, run.model.vocab_size
     ids = np.random.default_rng(t.seed).integers(0, vocab_size, t.batch * t.segment * ROUND)
-    split = Split(ids.astype(np.uint32), size_bytes=ids.size, words=0, start=0)
-    return Stream(split, StreamConfig(batch=t.batch, segment=t.segment), ranks.lanes(t.batch))
+    return Split(ids.astype(np.uint32), size_bytes=ids.size, words=0, start=0)

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from sparing.cli.options import Json, Source, show
-from sparing.data.corpora import CORPORA, check_source, read_splits
-from sparing.data.corpora import get as get_corpus
+from sparing.data.corpora import CORPORA
 from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, frequencies, optimal
+from sparing.data.splits import check_source, read_splits
+from sparing.data.splits import get as get_corpus
 from sparing.data.tokens import DataConfig, Tokens
 from sparing.data.tokens import prepare as prepare_tokens
 from sparing.data.vocab import Kind

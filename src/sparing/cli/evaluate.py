@@ -20,16 +20,17 @@ from sparing.cli.options import (
     refuse_strays,
     show,
 )
-from sparing.device import Precision
+from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluate.cache import CacheConfig
 from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule
 from sparing.launch import launch
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import open_run, prepare_for_run
+from sparing.runs.folder import RunFolder, open_run, prepare_for_run
 from sparing.runs.measure import Case, Reading, has_memory, measure
-from sparing.train.distributed import Joining, together
+from sparing.train.joining import together
+from sparing.train.many import Joining
 
 NEEDS = {
     "--stride": ("--window",),
@@ -104,46 +105,25 @@ def evaluate(
     """Score a split exactly: every byte once, each from the bytes before it."""
     settings = settings or []
     _refuse_contradictions(given(call), settings)
-    folder = open_run(path)
-    stored = folder.config()
-    if "--protocol" in given(call) and protocol == "bytes" and not stored.data.newlines:
-        raise UserError("the run never saw a newline; it can be measured as no-newlines only")
+    folder = _opened(path, protocol if "--protocol" in given(call) else None)
     case = Case(
         folder=folder,
-        run=_changed(stored, settings, batch, segment),
+        run=_changed(folder.config(), settings, batch, segment),
         checkpoint=checkpoint,
-        hardware=device.pick(target, stored.train.precision if precision == "auto" else precision),
-        tokens=prepare_for_run(folder, stored.data, source),
+        hardware=_hardware(folder, target, precision),
+        tokens=prepare_for_run(folder, folder.config().data, source),
         split=split,
         protocol=protocol,
         size=size,
     )
+    reading = _reading(case, window, stride, _cache(cache, cache_theta, cache_lambda))
     if context is not None:
         show(_context(case, context), as_json=as_json)
-        return
-    reading = Reading(
-        # A model trained without newlines has no other way of being measured.
-        protocol=protocol if stored.data.newlines else "no-newlines",
-        window=window,
-        stride=stride,
-        cache=None
-        if cache is None
-        else CacheConfig(window=cache, theta=cache_theta, share=cache_lambda),
-    )
-    if memory is not None:
+    elif memory is not None:
         _sweep(case, reading, _lengths(memory), as_json=as_json)
-        return
-    how = None
-    if adapting:
-        how = DynamicConfig(rule=dynamic_rule, lr=dynamic_lr, decay=dynamic_decay)
-        how = how if segment is None else replace(how, segment=segment)
-    with together(launch(), case.hardware.device, Joining()) as ranks:
-        found, report = measure(replace(case, ranks=ranks), reading, how)
-    if launch().rank:
-        return
-    if size is None and not settings:
-        folder.note_results(found)
-    show(report, as_json=as_json)
+    else:
+        how = _dynamic(dynamic_rule, dynamic_lr, dynamic_decay, segment) if adapting else None
+        _score(case, reading, how, kept=size is None and not settings, as_json=as_json)
 
 
 def _refuse_contradictions(options: Set[str], settings: Sequence[str]) -> None:
@@ -170,6 +150,48 @@ def _changed(
                 "evaluate takes settings of model and evaluate"
             )
     return run
+
+
+def _opened(path: Path, protocol: str | None) -> RunFolder:
+    """The run, if it can be measured by the protocol that was asked for."""
+    folder = open_run(path)
+    if protocol == "bytes" and not folder.config().data.newlines:
+        raise UserError("the run never saw a newline; it can be measured as no-newlines only")
+    return folder
+
+
+def _hardware(folder: RunFolder, target: str, precision: Precision) -> Hardware:
+    trained_in = folder.config().train.precision
+    return device.pick(target, trained_in if precision == "auto" else precision)
+
+
+def _cache(window: int | None, theta: float, share: float) -> CacheConfig | None:
+    return None if window is None else CacheConfig(window=window, theta=theta, share=share)
+
+
+def _reading(
+    case: Case, window: int | None, stride: int | None, cache: CacheConfig | None
+) -> Reading:
+    # A model trained without newlines has no other way of being measured.
+    protocol = case.protocol if case.folder.config().data.newlines else "no-newlines"
+    return Reading(protocol=protocol, window=window, stride=stride, cache=cache)
+
+
+def _dynamic(rule: Rule, lr: float | None, decay: float, segment: int | None) -> DynamicConfig:
+    how = DynamicConfig(rule=rule, lr=lr, decay=decay)
+    return how if segment is None else replace(how, segment=segment)
+
+
+def _score(
+    case: Case, reading: Reading, how: DynamicConfig | None, *, kept: bool, as_json: bool
+) -> None:
+    with together(launch(), case.hardware.device, Joining()) as ranks:
+        found, report = measure(replace(case, ranks=ranks), reading, how)
+    if launch().rank:
+        return
+    if kept:
+        case.folder.note_results(found)
+    show(report, as_json=as_json)
 
 
 def _context(case: Case, length: int) -> dict[str, Any]:

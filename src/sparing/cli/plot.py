@@ -1,7 +1,7 @@
 """`sparing plot`: pictures of runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,14 +43,20 @@ BELONGS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """What the pictures of a model need besides the run."""
+    """What the pictures need besides the runs."""
 
+    axis: XAxis | None
+    lines: Sequence[str]
     text: str | None
     length: int | None
     windows: int | None
     checkpoint: str | None
     source: Path | None
-    hardware: Hardware
+    device: str
+
+    def hardware(self) -> Hardware:
+        """Where a model is asked; pictures of journals need none."""
+        return device.pick(self.device, "float32")
 
 
 def plot(
@@ -98,25 +104,17 @@ def plot(
     new_figure(1, 1)
     folders = [open_run(run) for run in runs]
     path = _path(folders, what, out)
-    if what == "curves":
-        figure = draw_curves(runs, axis or "steps", [parse_line(line) for line in lines or []])
-        written = save(figure, path, svg=svg)
-    elif what == "race":
-        written = save(draw_race(runs), path, svg=svg)
-    elif what == "pi":
-        written = draw_search(folders[0], path, svg=svg)
-    else:
-        wish = Wish(
-            text=text,
-            length=length,
-            windows=windows,
-            checkpoint=checkpoint,
-            source=source,
-            hardware=device.pick(target_device, "float32"),
-        )
-        draw = {"context": _context, "focus": _focus, "spans": _spans}[what]
-        written = draw(folders, wish, path, svg=svg)
-    _report(written, as_json=as_json)
+    wish = Wish(
+        axis=axis,
+        lines=lines or [],
+        text=text,
+        length=length,
+        windows=windows,
+        checkpoint=checkpoint,
+        source=source,
+        device=target_device,
+    )
+    _report(DRAWERS[what](folders, wish, path, svg), as_json=as_json)
 
 
 def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
@@ -127,11 +125,26 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
     return target(out, folders[0].plots, what)
 
 
-def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
+def _curves(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+    lines = [parse_line(line) for line in wish.lines]
+    runs = [folder.path for folder in folders]
+    return save(draw_curves(runs, wish.axis or "steps", lines), path, svg=svg)
+
+
+def _race(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+    return save(draw_race([folder.path for folder in folders]), path, svg=svg)
+
+
+def _pi(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
     (folder,) = folders
-    model, vocab = load_model(folder, wish.hardware, wish.checkpoint), folder.vocab()
+    return draw_search(folder, path, svg=svg)
+
+
+def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+    (folder,), hardware = folders, wish.hardware()
+    model, vocab = load_model(folder, hardware, wish.checkpoint), folder.vocab()
     queries = QUERIES if wish.length is None else wish.length
-    focus = look(model, vocab, _ids(folder, wish), wish.hardware, queries)
+    focus = look(model, vocab, _ids(folder, wish), hardware, queries)
     name, about = short_names([folder.path])[0], origin(folder.path)
     beside = path.with_stem("memory" if path.stem == "focus" else f"{path.stem}-memory")
     return [
@@ -140,15 +153,15 @@ def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -
     ]
 
 
-def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
-    (folder,) = folders
+def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+    (folder,), hardware = folders, wish.hardware()
     # An imported run has no journal.
     diaries = read_diaries([folder.path]) if folder.metrics.exists() else []
     if diaries and wish.checkpoint is None and not folder.checkpoints.exists():
         # A published run comes without weights; its journal knows the spans all the same.
         telemetry = last_noted(diaries[0])
     else:
-        telemetry = load_model(folder, wish.hardware, wish.checkpoint).telemetry()
+        telemetry = load_model(folder, hardware, wish.checkpoint).telemetry()
     name, about = short_names([folder.path])[0], origin(folder.path)
     figures = {path: draw_spans(head_windows(telemetry), name, about)}
     for diary in diaries:
@@ -162,15 +175,15 @@ def _ids(folder: RunFolder, wish: Wish) -> npt.NDArray[Any]:
     return tokens_from_text(wish.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
 
 
-def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool) -> list[Path]:
-    curves = []
+def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+    curves, hardware = [], wish.hardware()
     for name, folder in zip(short_names([f.path for f in folders]), folders, strict=True):
         split = _valid(folder, wish.source)
         length = min(CONTEXT, len(split.ids) - 1) if wish.length is None else wish.length
         points = context_curve(
-            load_model(folder, wish.hardware, wish.checkpoint),
+            load_model(folder, hardware, wish.checkpoint),
             split,
-            wish.hardware,
+            hardware,
             length=length,
             windows=WINDOWS if wish.windows is None else wish.windows,
             batch=folder.config().evaluate.batch,
@@ -178,6 +191,16 @@ def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, *, svg: bool)
         about = f"{origin(folder.path)} · {points[0].count} places of the valid split"
         curves.append(ContextCurve(name, about, points))
     return save(draw_context(curves), path, svg=svg)
+
+
+DRAWERS: dict[What, Callable[[Sequence[RunFolder], Wish, Path, bool], list[Path]]] = {
+    "curves": _curves,
+    "focus": _focus,
+    "context": _context,
+    "spans": _spans,
+    "pi": _pi,
+    "race": _race,
+}
 
 
 def _valid(folder: RunFolder, source: Path | None) -> Split:

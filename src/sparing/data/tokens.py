@@ -14,9 +14,10 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sparing.config import from_json, to_json
-from sparing.data.corpora import SPLITS, check_source, fingerprint, read_splits
 from sparing.data.fetch import home
 from sparing.data.folder import building
+from sparing.data.local import SPLITS
+from sparing.data.splits import check_source, fingerprint, read_splits
 from sparing.data.text import count_words, unsigned
 from sparing.data.vocab import Kind, Vocab, learn, vocab_from_json
 from sparing.errors import UserError, unknown

@@ -140,15 +140,8 @@ def dynamic(  # noqa: PLR0913  all but four are keyword-only
             f"dynamic evaluation diverged at a learning rate of {config.rate:g}; lower --dynamic-lr"
         )
     words = f"{config.rule}, lr {config.rate:g}, decay {config.decay:g}"
-    return Evaluation(
-        loss_nats=loss_nats,
-        tokens=len(split.ids),
-        size_bytes=split.size_bytes,
-        words=split.words,
-        protocol=protocol,
-        how=f"dynamic: {words}, one stream, segment {config.segment}, {hardware.precision}",
-        elapsed_s=time.perf_counter() - started_at,
-    )
+    how = f"dynamic: {words}, one stream, segment {config.segment}, {hardware.precision}"
+    return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
 
 
 def _read(

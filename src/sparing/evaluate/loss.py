@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,8 @@ class Together(Protocol):
 
 Charge = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
+Pieces = Iterator[tuple[Tensor, int]]
+"""Nats of one piece of the text after the other, and how many tokens it has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +122,6 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     `charge` says what a target costs at a hidden vector; the model's head by default. `ranks` deal
     the streams out and add up their losses.
     """
-    charge = charge or model.head.nats
     tokens = _tokens(split)
     if min(batch, segment) < 1:
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
@@ -128,21 +129,10 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     segment = min(segment, math.ceil(tokens / batch))
     config = StreamConfig(batch=batch, segment=segment, filled=model.steady)
     own = range(batch) if ranks is None else ranks.lanes(batch)
-    started_at, total = time.perf_counter(), _zero(hardware)
-    with measuring(model, hardware), _bar(tokens, progress) as bar:
-        state = model.initial_state(len(own))
-        for piece in prefetch(Stream(split, config, own).one_epoch(), hardware.device):
-            if not own:
-                break
-            out: Output = model(piece.inputs_BT, state)
-            state = out.state
-            total += charge(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
-            bar.update(piece.count)
-        if ranks is not None:
-            ranks.sum_(total)
-        loss_nats = total.item()
-    how = f"{batch} carried streams, segment {config.segment}"
-    return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
+    stream = Stream(split, config, own)
+    pieces = _stream_nats(model, stream, len(own), charge or model.head.nats)
+    sitting = _Sitting(model, split, hardware, ranks, protocol, progress)
+    return sitting.verdict(pieces, f"{batch} carried streams, segment {config.segment}")
 
 
 def windowed(  # noqa: PLR0913  all but three are keyword-only
@@ -168,16 +158,52 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
     first, *rest = sliding(tokens, window, stride)
     groups = [[first], *(rest[at : at + batch] for at in range(0, len(rest), batch))]
     own = range(len(groups)) if ranks is None else ranks.lanes(len(groups))
-    started_at, total = time.perf_counter(), _zero(hardware)
-    with measuring(model, hardware), _bar(tokens, progress) as bar:
-        for group in groups[own.start : own.stop]:
-            total += _window_nats(model, split, group)
-            bar.update(sum(item.end - item.scored for item in group))
-        if ranks is not None:
-            ranks.sum_(total)
-        loss_nats = total.item()
-    how = f"window {window}, stride {stride}"
-    return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
+    pieces = _windows_nats(model, split, groups[own.start : own.stop])
+    sitting = _Sitting(model, split, hardware, ranks, protocol, progress)
+    return sitting.verdict(pieces, f"window {window}, stride {stride}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sitting:
+    """Who is judged by what, and by how many."""
+
+    model: LanguageModel
+    split: Split
+    hardware: Hardware
+    ranks: Together | None
+    protocol: str
+    progress: bool
+
+    def verdict(self, pieces: Pieces, how: str) -> Evaluation:
+        """Let the model read this process's `pieces`, and add up what they cost everybody."""
+        started_at, split = time.perf_counter(), self.split
+        # Summed where it is made: fetching each piece's loss would make the device wait.
+        total = torch.zeros((), dtype=torch.float64, device=self.hardware.device)
+        with measuring(self.model, self.hardware), _bar(len(split.ids), self.progress) as bar:
+            for nats, count in pieces:
+                total += nats
+                bar.update(count)
+            if self.ranks is not None:
+                self.ranks.sum_(total)
+            loss_nats = total.item()
+        protocol = self.protocol
+        return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
+
+
+def _stream_nats(model: LanguageModel, stream: Stream, lanes: int, charge: Charge) -> Pieces:
+    # Of a few streams, some processes have none.
+    if not lanes:
+        return
+    state = model.initial_state(lanes)
+    for piece in prefetch(stream.one_epoch(), model.device):
+        out: Output = model(piece.inputs_BT, state)
+        state = out.state
+        yield charge(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64), piece.count
+
+
+def _windows_nats(model: LanguageModel, split: Split, groups: Sequence[Sequence[Window]]) -> Pieces:
+    for group in groups:
+        yield _window_nats(model, split, group), sum(each.end - each.scored for each in group)
 
 
 def _window_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:
@@ -192,11 +218,6 @@ def _tokens(split: Split) -> int:
     if len(split.ids) == 0:
         raise UserError("there is nothing to evaluate: the split is empty")
     return len(split.ids)
-
-
-def _zero(hardware: Hardware) -> Tensor:
-    # Summed where it is made: fetching each segment's loss would make the device wait.
-    return torch.zeros((), dtype=torch.float64, device=hardware.device)
 
 
 def _bar(tokens: int, progress: bool) -> "tqdm[Any]":

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import torch
 
 from sparing.data.stream import Cursor, Stream, StreamConfig
-from sparing.data.tokens import Tokens
+from sparing.data.tokens import Split, Tokens
 from sparing.device import Hardware, seed_everything
 from sparing.errors import UserError
 from sparing.launch import launch
@@ -47,24 +47,24 @@ def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> 
     return model
 
 
-def build_training(run: RunConfig, tokens: Tokens, hardware: Hardware, ranks: Ranks) -> Training:
+def build_training(run: RunConfig, text: Split, hardware: Hardware, ranks: Ranks) -> Training:
     """A training before its first step; ranks share weights, and have lanes and dropout apart."""
     seed_everything(run.train.seed)
     model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
     # The same weights everywhere, but not the same dropout.
     if ranks.rank:
         seed_everything((run.train.seed + RANK_STRIDE * ranks.rank) % (1 << 63))
-    split, loss = tokens.split("train"), ranks.wrapped(Loss(model))
+    loss = ranks.wrapped(Loss(model))
     training = Training(
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=build_stream(tokens, stream_config(run, filled=model.steady), ranks),
+        stream=_stream(text, stream_config(run, filled=model.steady), ranks, Cursor()),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),
         clip=run.optim.clip,
-        bytes_per_token=split.size_bytes / len(split.ids),
+        bytes_per_token=text.size_bytes / len(text.ids),
         ranks=ranks,
         launched=launch().id is not None,
     )
@@ -92,7 +92,11 @@ def build_stream(
     tokens: Tokens, cutting: StreamConfig, ranks: Ranks, cursor: Cursor | None = None
 ) -> Stream:
     """A rank's lanes of the text to train on, from `cursor` on."""
-    stream = Stream(tokens.split("train"), cutting, ranks.lanes(cutting.batch), cursor or Cursor())
+    return _stream(tokens.split("train"), cutting, ranks, cursor or Cursor())
+
+
+def _stream(text: Split, cutting: StreamConfig, ranks: Ranks, cursor: Cursor) -> Stream:
+    stream = Stream(text, cutting, ranks.lanes(cutting.batch), cursor)
     # Too small a text is refused here, before anything is written.
     stream.segments()
     return stream

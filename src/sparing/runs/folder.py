@@ -1,5 +1,6 @@
 """The run folder: what a run leaves behind, and the way back in."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ class RunFolder:
 
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add figures to results.json; several processes may, one after the other."""
-        with files.locked(self.path, name=".results.lock", wait=True):
+        with files.locked(self.path, name=".results.lock", wait_s=math.inf):
             old = self.read("results") if (self.path / "results.json").exists() else {}
             self.write("results", {**old, **results})
 

@@ -51,7 +51,7 @@ TOP = {
     "out_emb.weight": "head.weight",
     "out_emb.bias": "head.bias",
 }
-IGNORED = ("mask_template", "persistent_memory.adaptive_span._mask.current_val")
+SKIPPED = ("mask_template", "persistent_memory.adaptive_span._mask.current_val")
 """A constant, and a second name of the same parameter."""
 
 
@@ -132,7 +132,7 @@ def _weights(file: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
             raise UserError(f"{file}: {name:.60} is not a tensor of plain numbers")
         if not tensor.isfinite().all():
             raise UserError(f"{file}: {name:.60} has numbers that are not finite")
-        if not name.endswith(IGNORED):
+        if not name.endswith(SKIPPED):
             weights[name.removeprefix("module.")] = tensor
     return weights
 

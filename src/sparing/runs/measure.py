@@ -59,7 +59,7 @@ class Case:
         changed = [f"model.memory={length}", f"evaluate.segment={segment}"]
         return replace(self, run=with_settings(self.run, changed))
 
-    def apart(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """What tells the case from the usual one: another checkpoint, another precision."""
         name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
         known = (self.folder.path / "provenance.json").exists()
@@ -107,7 +107,7 @@ class Reading:
         """The name of the figures in results.json; what is usual goes unsaid."""
         if self.window is not None:
             pace = f"window {self.window} stride {self._stride(self.window)}"
-            return _joined(case.split, self.protocol, pace, *case.apart())
+            return _joined(case.split, self.protocol, pace, *case.remarks())
         now, stored = case.run.evaluate, case.folder.config().evaluate
         words = [
             f"{name} {value}"
@@ -116,7 +116,7 @@ class Reading:
         ]
         if (c := self.cache) is not None:
             words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
-        return _joined(case.split, self.protocol, *words, *case.apart())
+        return _joined(case.split, self.protocol, *words, *case.remarks())
 
     def _stride(self, window: int) -> int:
         return max(1, window // 2) if self.stride is None else self.stride
@@ -141,7 +141,7 @@ def measure(
         progress=True,
     )
     pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
-    label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.apart())
+    label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.remarks())
     found[label] = case.entry(moved, step)
     return found, report | {"dynamic": moved.to_json()}
 

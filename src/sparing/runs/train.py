@@ -1,5 +1,6 @@
 """One run from settings to results."""
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import resume
 from sparing.train import checkpoint, journal
-from sparing.train.distributed import Joining, Ranks, together
+from sparing.train.distributed import Ranks
+from sparing.train.joining import together
 from sparing.train.loop import fit
+from sparing.train.many import Joining
 from sparing.train.training import Desk, Training
 
 
@@ -60,7 +63,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     with together(launch(), hardware.device, _joining(run, options)) as ranks:
         # From here on rank 0 may change the folder that all have looked at.
         ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
-        training = build_training(run, tokens, hardware, ranks)
+        training = build_training(run, tokens.split("train"), hardware, ranks)
         training.head_start_s = options.head_start_s
         return _within(run, path, training, tokens, options)
 
@@ -86,7 +89,7 @@ def rehearse(run: RunConfig, tokens: Tokens) -> None:
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
     # Of the processes of a machine the first prepares the text, and the others find it.
     turn = home() / "downloads" / ".locks" / "tokens"
-    with locked(turn, wait=True) if launch().size > 1 else nullcontext():
+    with locked(turn, wait_s=math.inf) if launch().size > 1 else nullcontext():
         if not options.resume:
             return prepare(run.data, options.source, progress=options.progress)
         return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)

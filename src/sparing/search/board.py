@@ -19,12 +19,12 @@ from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model
-from sparing.runs.config import RunConfig, to_json
+from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.figures import spread
 from sparing.runs.folder import (
     RunFolder,
     is_run,
-    load_model,
+    load_at,
     open_run,
     prepare_for_run,
     refuse_another,
@@ -92,9 +92,7 @@ def board(
     """Train whoever is missing, measure all, write table and picture; a signal that came, or 0."""
     folders = [open_run(path) for path in searches]
     run = base or derive(folders[0])
-    refuse_unless_stack(run)
-    # Before anything is measured, which takes minutes: is there a text to train on?
-    prepare(run.data, options.train.source, progress=options.train.progress)
+    _refuse_unfit(run, options.train)
     hardware = device.pick(options.train.device, run.train.precision)
     # Of the network that is trained here, which the search need not have priced.
     costs = prices(run, _letters(folders), hardware, "time")
@@ -102,21 +100,15 @@ def board(
     trainings = _trainings(run, standing, out, options.seeds)
     for path, own in trainings.items():
         refuse_another(path, own, "board")
-    times: dict[str, dict[str, float]] = {
-        regime: timed_patterns(run, [entry.pattern for entry in standing], hardware, regime)
-        for regime in REGIMES
-    }
+    times = _times(run, standing, hardware)
     for path, own in trainings.items():
-        signal = _trained(own, path, options.train, hardware)
-        if signal:
+        if signal := _trained(own, path, options.train, hardware):
             return signal, {}
     rows = [
         _row(run, entry, times, out, options.seeds) | {"predicted_ms": costs.of(entry.pattern)}
         for entry in standing
     ]
-    start = next(row for row in rows if row["pattern"] == searched(folders[0]).letters)
-    for row in rows:
-        row["share_of_time"] = row["train_ms"] / start["train_ms"]
+    _compare(rows, searched(folders[0]).letters)
     record = {
         "rows": rows,
         "notes": _notes(standing, options.chances),
@@ -177,6 +169,12 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
     return markdown(heads, cells, notes, words=("network", "pattern"))
 
 
+def _refuse_unfit(run: RunConfig, options: TrainOptions) -> None:
+    """Before anything is measured, which takes minutes: a stack, and a text to train on?"""
+    refuse_unless_stack(run)
+    prepare(run.data, options.source, progress=options.progress)
+
+
 def _letters(searches: Sequence[RunFolder]) -> str:
     return "".join(sorted({letter for folder in searches for letter in searched(folder).known}))
 
@@ -206,13 +204,21 @@ def _rules(c: SupernetConfig) -> list[Entry]:
     return found
 
 
+def _times(
+    run: RunConfig, standing: Sequence[Entry], hardware: Hardware
+) -> dict[str, dict[str, float]]:
+    """Milliseconds of every pattern, regime by regime."""
+    patterns = [entry.pattern for entry in standing]
+    return {regime: timed_patterns(run, patterns, hardware, regime) for regime in REGIMES}
+
+
 def _trainings(
     run: RunConfig, standing: Sequence[Entry], out: Path, seeds: int
 ) -> dict[Path, RunConfig]:
     """What is to be trained into which folder, seed by seed."""
     return {
-        out / f"{entry.name}-seed{seed + 1}": replace(
-            as_stack(run, entry.pattern), train=replace(run.train, seed=run.train.seed + seed)
+        out / f"{entry.name}-seed{seed + 1}": with_settings(
+            as_stack(run, entry.pattern), [f"train.seed={run.train.seed + seed}"]
         )
         for seed in range(seeds)
         for entry in standing
@@ -233,16 +239,16 @@ def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardwa
     folder, e = open_run(path), run.evaluate
     tokens = prepare_for_run(folder, run.data, options.source, progress=False)
     protocol = "bytes" if run.data.newlines else "no-newlines"
+    model, step = load_at(folder, hardware)
     found = carried(
-        load_model(folder, hardware),
+        model,
         tokens.split("test"),
         hardware,
         batch=e.batch,
         segment=e.segment,
         protocol=protocol,
     )
-    name = folder.checkpoint()
-    about = {"checkpoint": name, "step": folder.step(name), "precision": hardware.precision}
+    about = {"checkpoint": folder.checkpoint(), "step": step, "precision": hardware.precision}
     folder.note_results({"test": {"split": "test", **found.to_json(), **about}})
     return 0
 
@@ -270,3 +276,10 @@ def _row(
         "test_by_seed": test,
         "test_perplexity": sum(perplexity) / seeds,
     }
+
+
+def _compare(rows: Sequence[dict[str, Any]], baseline: str) -> None:
+    """Note the time of a training step as a share of the baseline's."""
+    start = next(row for row in rows if row["pattern"] == baseline)
+    for row in rows:
+        row["share_of_time"] = row["train_ms"] / start["train_ms"]

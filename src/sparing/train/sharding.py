@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from sparing.train.distributed import Loss, Many
+from sparing.train.distributed import Loss
+from sparing.train.many import Many
 from sparing.train.parts import whole
 
 
