@@ -5,7 +5,7 @@ Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,9 +17,10 @@ from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
 from sparing.nn.attention import compute_dtype
 from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
 from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
 from sparing.nn.span_attention import Source, SpanAttention
-from sparing.nn.state import counted, emptied, part, zeroed
+from sparing.nn.state import counted, emptied, owned, part, zeroed
 from sparing.ops.span_attention import Ramp
 
 
@@ -190,13 +191,13 @@ class AdaptiveSpanTransformer(LanguageModel):
         # Rows of narrow tables come out short; the plain one is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.blocks = Listed(Block(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
 
     def initial_state(self, batch: int) -> State:
         """Zero vectors as the original has them, or nothing at all (`start`)."""
         c, known, state = self.config, self._spans(), State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             zeros = c.start == "zeros" and c.span != "expire"
             length = block.cache(known[layer]) if zeros else 0
             for name in self._carried():
@@ -208,24 +209,23 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Zeros take attention, so where there were none they must not."""
-        begun = zeroed(state, lanes_B)
+        zeros, begun = zeroed(state, lanes_B), State()
         if self.config.start == "zeros" or self.config.span == "expire":
-            return begun
-        return {
-            f"blocks.{layer}.{name}": tensor
-            for layer in range(self.config.depth)
-            for name, tensor in emptied(part(begun, f"blocks.{layer}"), lanes_B).items()
-        }
+            return zeros
+        for layer in range(self.config.depth):
+            own = emptied(part(zeros, f"blocks.{layer}"), lanes_B)
+            begun |= owned(own, f"blocks.{layer}")
+        return begun
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is cut from the graph: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
         known, means = self._spans(), []
         position_KL = self._reached(known)
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             own = part(state, f"blocks.{layer}")
             hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, known[layer])
-            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, f"blocks.{layer}")
             means.append(mean)
         penalty = self.config.span_penalty * torch.stack(means).sum()
         if self.config.span == "fixed":
@@ -234,11 +234,11 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def shard_parts(self) -> list[nn.Module]:
         """The feed-forward layers; the spans of all blocks are looked at together."""
-        return [block.feed for _, block in self._numbered() if block.feed is not None]
+        return [block.feed for block in self.blocks if block.feed is not None]
 
     def compile_parts(self) -> None:
         """The feed-forward layers; attention picks its shapes from the spans."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             if block.feed is not None:
                 block.feed.compile(dynamic=True)
 
@@ -258,7 +258,7 @@ class AdaptiveSpanTransformer(LanguageModel):
     def state_numbers(self) -> int:
         """Full caches, of the kind `initial_state` would make now."""
         known = self._spans()
-        lengths = [block.cache(known[layer]) for layer, block in self._numbered()]
+        lengths = [block.cache(known[layer]) for layer, block in enumerate(self.blocks)]
         widths = [1 if name == "age" else self.config.dim for name in self._carried()]
         return sum(widths) * sum(lengths)
 
@@ -276,7 +276,7 @@ class AdaptiveSpanTransformer(LanguageModel):
     @torch.no_grad()
     def after_step(self) -> None:
         """Keep spans in range where the weights are: `forward` may have been given copies."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             if isinstance(block.span, AdaptiveSpan):
                 block.span.ratio.clamp_(0, 1)
 
@@ -301,9 +301,7 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def _spans(self) -> list[list[float]] | list[None]:
         """The spans of every layer as numbers, fetched in one go; None if they have none."""
-        learnt = [
-            block.span for _, block in self._numbered() if isinstance(block.span, AdaptiveSpan)
-        ]
+        learnt = [block.span for block in self.blocks if isinstance(block.span, AdaptiveSpan)]
         if self.device.type == "meta" or not learnt:
             return [None] * self.config.depth
         spans: list[list[float]] = torch.stack([s.lengths().detach() for s in learnt]).tolist()
@@ -316,11 +314,6 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         return ("table", 1) if name == "position" else super()._role(name, parameter)
-
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield layer, block
 
 
 def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan:

@@ -5,7 +5,6 @@ computes; where the paper's figures differ, the difference is a named setting.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,8 +17,9 @@ from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.gate import GateKind
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
 from sparing.nn.recurrent import CORES, CoreKind
-from sparing.nn.state import counted, emptied, part, zeroed
+from sparing.nn.state import counted, emptied, owned, part, zeroed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +196,7 @@ class SHARNN(LanguageModel):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.blocks = nn.ModuleList(
+        self.blocks = Listed(
             Block(config, attends=layer in config.attention_at) for layer in range(config.depth)
         )
         self.head = SoftmaxHead(_table(self.embedding), bias=config.bias)
@@ -219,7 +219,7 @@ class SHARNN(LanguageModel):
     def initial_state(self, batch: int) -> State:
         """Zero hidden vectors and empty memories."""
         c, state = self.config, State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             for name in block.core.state_names:
                 state[f"blocks.{layer}.{name}"] = self.head.weight.new_zeros(batch, c.dim)
             if block.attend is not None:
@@ -228,18 +228,18 @@ class SHARNN(LanguageModel):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Every block knows how its own begins."""
-        return {
-            f"blocks.{layer}.{name}": tensor
-            for layer, block in self._numbered()
-            for name, tensor in block.restarted(part(state, f"blocks.{layer}"), lanes_B).items()
-        }
+        begun = State()
+        for layer, block in enumerate(self.blocks):
+            own = block.restarted(part(state, f"blocks.{layer}"), lanes_B)
+            begun |= owned(own, f"blocks.{layer}")
+        return begun
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. State is cut from the graph: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             hidden_BTD, after = block(hidden_BTD, part(state, f"blocks.{layer}"))
-            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, f"blocks.{layer}")
         hidden_BTD = self.dropout_output(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
 
@@ -247,7 +247,7 @@ class SHARNN(LanguageModel):
     def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
         """Attention weights (B, T, S) of every attending block for one segment."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             own = part(state, f"blocks.{layer}")
             if block.attend is not None and block.attend.memory > 0:
                 weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own["memory"])
@@ -256,14 +256,14 @@ class SHARNN(LanguageModel):
 
     def collapse(self) -> None:
         """Fold the over-parameterised value gates into vectors."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             if block.attend is not None:
                 block.attend.attention.collapse()
         self.config = replace(self.config, gate="vector")
 
     def compile_parts(self) -> None:
         """Everything but the recurrent layers; dynamo does not enter cuDNN's."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             block.expand.compile(dynamic=True)
             if block.attend is not None:
                 block.attend.compile(dynamic=True)
@@ -281,7 +281,7 @@ class SHARNN(LanguageModel):
         c = self.config
         recurrent = sum(
             parameter.numel()
-            for _, block in self._numbered()
+            for block in self.blocks
             for parameter in block.core.parameters()
             if parameter.ndim == 2
         )
@@ -293,21 +293,16 @@ class SHARNN(LanguageModel):
     def state_numbers(self) -> int:
         """Recurrent vectors and full memories."""
         c = self.config
-        vectors = sum(len(block.core.state_names) for _, block in self._numbered())
+        vectors = sum(len(block.core.state_names) for block in self.blocks)
         return c.dim * (vectors + len(c.attention_at) * c.memory)
 
     def telemetry(self) -> dict[str, float]:
         """Size of each value gate: how much of its memory a block lets through."""
         return {
             f"value_gate.{layer}": float(block.attend.attention.value_gate().detach().abs().mean())
-            for layer, block in self._numbered()
+            for layer, block in enumerate(self.blocks)
             if block.attend is not None
         }
-
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield layer, block
 
 
 def _norm(dim: int) -> nn.LayerNorm:

@@ -5,7 +5,6 @@ defaults are the public PyTorch program's model for enwik8.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,8 +16,9 @@ from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
 from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
-from sparing.nn.state import counted, emptied, part
+from sparing.nn.state import counted, emptied, owned, part
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -184,7 +184,7 @@ class TransformerXL(LanguageModel):
             self.embedding = table
             self.head = SoftmaxHead(table.weight)  # type: ignore[arg-type]  # is a Parameter
         self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.blocks = Listed(Block(c) for _ in range(c.depth))
         self.dropout = Dropout(c.dropout)
         self._table = PositionTable()
         self.reset_parameters()
@@ -214,22 +214,22 @@ class TransformerXL(LanguageModel):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Memories stay as they are, but no longer exist in those lanes."""
-        return {
-            f"blocks.{layer}.{name}": tensor
-            for layer in range(self.config.depth)
-            for name, tensor in emptied(part(state, f"blocks.{layer}"), lanes_B).items()
-        }
+        begun = State()
+        for layer in range(self.config.depth):
+            own = emptied(part(state, f"blocks.{layer}"), lanes_B)
+            begun |= owned(own, f"blocks.{layer}")
+        return begun
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. The state's own kind decides what memory holds."""
         hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
         keys = _stored(state) + tokens_BT.size(1)
         positions, carried = self._positions(keys, state), State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
             own = part(state, f"blocks.{layer}")
             hidden_BTD, after = block(hidden_BTD, own, positions[layer], bias)
-            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, f"blocks.{layer}")
         hidden_BTD = self.dropout(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
 
@@ -245,7 +245,7 @@ class TransformerXL(LanguageModel):
 
     def shard_parts(self) -> list[nn.Module]:
         """The feed-forward halves; attention's positions are projected for all blocks at once."""
-        return [block.feed_forward for _, block in self._numbered()]
+        return [block.feed_forward for block in self.blocks]
 
     def compile_parts(self) -> None:
         """The feed-forward halves.
@@ -253,7 +253,7 @@ class TransformerXL(LanguageModel):
         Attention too was tried on an H200: while memory grows each length is compiled anew, and
         three steps had not ended after a minute.
         """
-        for _, block in self._numbered():
+        for block in self.blocks:
             block.feed_forward.compile(dynamic=True)
 
     def flops_per_token(self) -> float:
@@ -282,7 +282,7 @@ class TransformerXL(LanguageModel):
             # Gradients announce an update, and fused optimizers write without a trace.
             self._table.clear()
             return self._project(keys)
-        weights = [block.attend.attention.position.weight for _, block in self._numbered()]
+        weights = [block.attend.attention.position.weight for block in self.blocks]
         newest = keys - _stored(state)
         return self._table.rows(keys, self.config.memory + newest, weights, self._project)
 
@@ -293,12 +293,7 @@ class TransformerXL(LanguageModel):
         if self.config.clamp is not None:
             distance_S = distance_S.clamp(max=self.config.clamp)
         codes_SD = self.dropout(sinusoids(distance_S, self.config.dim).to(weight.dtype))
-        return [block.attend.attention.position(codes_SD) for _, block in self._numbered()]
-
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield layer, block
+        return [block.attend.attention.position(codes_SD) for block in self.blocks]
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         owner = self.get_submodule(name.rpartition(".")[0])
