@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import Head, LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
 from sparing.nn.attention import compute_dtype
 from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
 from sparing.nn.head import SoftmaxHead
@@ -252,8 +252,8 @@ class AdaptiveSpanTransformer(LanguageModel):
         window = sum(sum(seen) for seen in self.windows()) * (c.dim // c.heads)
         feed = 2 * c.dim * (c.persistent or c.ff_dim)
         layers = c.depth * (4 * c.dim**2 + feed)
-        short_list = c.cutoffs[0] + len(c.cutoffs) + c.dim if c.cutoffs else c.vocab_size
-        return 2.0 * (layers + 3 * window + short_list * c.dim)
+        softmax = shortlist(c.vocab_size, c.cutoffs) + (c.dim if c.cutoffs else 0)
+        return 2.0 * (layers + 3 * window + softmax * c.dim)
 
     def state_numbers(self) -> int:
         """Full caches, of the kind `initial_state` would make now."""

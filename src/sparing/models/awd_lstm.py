@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.listed import Listed
@@ -154,8 +154,7 @@ class AWDLSTM(LanguageModel):
             for parameter in core.parameters()
             if parameter.ndim == 2
         )
-        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
-        return 2.0 * (layers + c.widths[-1] * shortlist)
+        return 2.0 * (layers + c.widths[-1] * shortlist(c.vocab_size, c.cutoffs))
 
     def state_numbers(self) -> int:
         """Hidden vectors and cells, or cells and the first layer's last input."""
@@ -169,11 +168,9 @@ def _ends(
         clustered = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs)
         return clustered, AdaptiveHead(clustered)
     embedding = nn.Embedding(c.vocab_size, c.dim)
-    weight = embedding.weight
-    if not c.tied:
-        weight = nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim))
-    assert isinstance(weight, nn.Parameter)
-    return embedding, SoftmaxHead(weight)
+    if c.tied:
+        return embedding, SoftmaxHead.tied(embedding)
+    return embedding, SoftmaxHead(nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim)))
 
 
 def _layer(c: AWDLSTMConfig, layer: int) -> LSTMCore | QRNNCore:

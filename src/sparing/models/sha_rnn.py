@@ -199,7 +199,7 @@ class SHARNN(LanguageModel):
         self.blocks = Listed(
             Block(config, attends=layer in config.attention_at) for layer in range(config.depth)
         )
-        self.head = SoftmaxHead(_table(self.embedding), bias=config.bias)
+        self.head = SoftmaxHead.tied(self.embedding, bias=config.bias)
         self.dropout_input = Dropout(config.dropout_input)
         self.dropout_output = Dropout(config.dropout_output)
         self.reset_parameters()
@@ -307,8 +307,3 @@ class SHARNN(LanguageModel):
 
 def _norm(dim: int) -> nn.LayerNorm:
     return nn.LayerNorm(dim, eps=1e-12)
-
-
-def _table(embedding: nn.Embedding) -> nn.Parameter:
-    assert isinstance(embedding.weight, nn.Parameter)
-    return embedding.weight

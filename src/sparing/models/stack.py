@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.branches import StackConfig, branch
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.ahead import Foresight
 from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
@@ -193,8 +193,7 @@ class Stack(LanguageModel):
         Glance(self.modules()).settle()
         branches = sum(block.flops_per_token() for _, block in self._placed())
         c = self.config
-        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
-        return branches + 2.0 * c.dim * shortlist
+        return branches + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
 
     def state_numbers(self) -> int:
         """What the branches carry, and the last few tokens."""
@@ -227,8 +226,7 @@ def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
         return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
     # The embedding is normed before it is read, so its scale is free to suit the softmax.
     nn.init.normal_(table.weight, std=TABLE_STD)
-    assert isinstance(table.weight, nn.Parameter)
-    return table, SoftmaxHead(table.weight)
+    return table, SoftmaxHead.tied(table)
 
 
 def through(

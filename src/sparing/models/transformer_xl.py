@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, clusters
+from sparing.nn.adaptive import (
+    AdaptiveEmbedding,
+    AdaptiveHead,
+    TiedProjections,
+    check_clusters,
+    shortlist,
+)
 from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
@@ -78,9 +84,7 @@ class TransformerXLConfig:
             raise ValueError("memory and clamp must not be negative")
         if not 0 <= self.dropout < 1 or not 0 <= self.dropout_attention < 1:
             raise ValueError("dropout and dropout_attention must be at least 0 and below 1")
-        parts = clusters(self.vocab_size, self.cutoffs)
-        if self.dim < self.shrink ** (len(parts) - 1):
-            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
+        check_clusters(self.vocab_size, self.dim, self.cutoffs, self.shrink)
 
     @property
     def adaptive(self) -> bool:
@@ -175,14 +179,7 @@ class TransformerXL(LanguageModel):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         c = self.config = config
-        if c.adaptive or not c.tied:
-            adaptive = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
-            self.embedding: nn.Module = adaptive
-            self.head = AdaptiveHead(adaptive, tied=c.tied, tied_projections=c.tied_projections)
-        else:
-            table = nn.Embedding(c.vocab_size, c.dim)
-            self.embedding = table
-            self.head = SoftmaxHead(table.weight)  # type: ignore[arg-type]  # is a Parameter
+        self.embedding, self.head = _ends(c)
         self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
         self.blocks = Listed(Block(c) for _ in range(c.depth))
         self.dropout = Dropout(c.dropout)
@@ -261,8 +258,7 @@ class TransformerXL(LanguageModel):
         c = self.config
         width = c.heads * c.head_dim
         layer = 4 * c.dim * width + 3 * c.memory * width + 2 * c.dim * c.ff_dim
-        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
-        return 2.0 * (c.depth * layer + c.dim * shortlist)
+        return 2.0 * (c.depth * layer + c.dim * shortlist(c.vocab_size, c.cutoffs))
 
     def state_numbers(self) -> int:
         """Full memories, of the kind `initial_state` would make now."""
@@ -299,6 +295,14 @@ class TransformerXL(LanguageModel):
         owner = self.get_submodule(name.rpartition(".")[0])
         # One row per head is a stack of vectors, not a matrix between layers.
         return ("vector", 1) if isinstance(owner, RelativeBias) else super()._role(name, parameter)
+
+
+def _ends(c: TransformerXLConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
+    if c.adaptive or not c.tied:
+        narrow = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+        return narrow, AdaptiveHead(narrow, tied=c.tied, tied_projections=c.tied_projections)
+    table = nn.Embedding(c.vocab_size, c.dim)
+    return table, SoftmaxHead.tied(table)
 
 
 def _stored(state: State) -> int:

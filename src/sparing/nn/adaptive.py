@@ -28,6 +28,18 @@ def clusters(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+def check_clusters(vocab_size: int, dim: int, cutoffs: Sequence[int], shrink: int) -> None:
+    """Raise `ValueError` where a cluster would have no words or no width."""
+    parts = clusters(vocab_size, cutoffs)
+    if dim < shrink ** (len(parts) - 1):
+        raise ValueError(f"shrink {shrink} leaves no width for the last of {len(parts)}")
+
+
+def shortlist(vocab_size: int, cutoffs: Sequence[int]) -> int:
+    """Symbols of the first softmax, one for each later cluster included."""
+    return cutoffs[0] + len(cutoffs) if cutoffs else vocab_size
+
+
 class AdaptiveEmbedding(nn.Module):
     """A table per cluster and its way up to `dim`; without shrinking, one table for all."""
 

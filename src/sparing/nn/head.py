@@ -21,12 +21,18 @@ class Head(Protocol):
 
 
 class SoftmaxHead(nn.Module):
-    """A plain softmax; give it the embedding's weight to tie the two."""
+    """A plain softmax."""
 
     def __init__(self, weight_VD: nn.Parameter, *, bias: bool = True) -> None:
         super().__init__()
         self.weight = weight_VD
         self.bias = nn.Parameter(weight_VD.new_zeros(weight_VD.size(0))) if bias else None
+
+    @classmethod
+    def tied(cls, embedding: nn.Embedding, *, bias: bool = True) -> "SoftmaxHead":
+        """One that uses the embedding's vectors."""
+        assert isinstance(embedding.weight, nn.Parameter)
+        return cls(embedding.weight, bias=bias)
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """See `Head`."""
