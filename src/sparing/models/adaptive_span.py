@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from sparing.models.api import Head, LanguageModel, Output, State
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
-from sparing.nn.attention import compute_dtype
-from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
+from sparing.nn.expire import ExpireAttention, ExpireSpan
+from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.listed import Listed
-from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
-from sparing.nn.span_attention import Source, SpanAttention
-from sparing.nn.state import counted, emptied, owned, part, zeroed
+from sparing.nn.span import AdaptiveSpan, DynamicSpan
+from sparing.nn.span_attention import SpanAttention
+from sparing.nn.span_layer import SpanLayer
+from sparing.nn.state import emptied, owned, part, zeroed
 from sparing.ops.span_attention import Ramp
 
 
@@ -103,78 +104,6 @@ class AdaptiveSpanConfig:
         return Ramp(self.ramp, int(self.mask == "code"), self.span_gradient == "closed")
 
 
-class Block(nn.Module):
-    """Attention and feed-forward layer, each followed by a norm of the sum (post-norm)."""
-
-    def __init__(self, c: AdaptiveSpanConfig) -> None:
-        super().__init__()
-        self.limit, self.edge = c.span_limit, c.edge
-        self.span = None if c.span == "expire" else _span(c)
-        self.attention = _expiring(c) if c.span == "expire" else _windowed(c)
-        self.norm_attention = nn.LayerNorm(c.dim)
-        self.feed = None if c.persistent else _feed(c.dim, c.ff_dim, c.dropout)
-        self.norm_feed = None if c.persistent else nn.LayerNorm(c.dim)
-
-    def forward(
-        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
-    ) -> tuple[Tensor, State, Tensor]:
-        """The stream after the block, its own state, and the mean span it has to pay for.
-
-        `known` are the spans as numbers, where they do not depend on the text.
-        """
-        mixed_BTD, state, cost = self._attend(hidden_BTD, state, position_KL, known)
-        hidden_BTD = self.norm_attention(hidden_BTD + mixed_BTD)
-        if self.feed is not None and self.norm_feed is not None:
-            hidden_BTD = self.norm_feed(hidden_BTD + self.feed(hidden_BTD))
-        return hidden_BTD, state, cost
-
-    def _attend(
-        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
-    ) -> tuple[Tensor, State, Tensor]:
-        if isinstance(self.attention, ExpireAttention):
-            past = Aged(state["memory"], state["age"])
-            mixed_BTD, kept, cost = self.attention(hidden_BTD, past, position_KL)
-            return mixed_BTD, {"memory": kept.hidden_BMD, "age": kept.age_BM}, cost
-        source, carried = self._remember(hidden_BTD, state)
-        lengths = self.lengths(hidden_BTD)
-        spans = known if known is not None else _longest(lengths)
-        reaches = [self.edge.reach(span) for span in spans]
-        mixed_BTD = self.attention(
-            hidden_BTD, source, position_KL, lengths, reaches, state.get("seen")
-        )
-        keep = self.cache(known)
-        kept = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
-        return mixed_BTD, kept | counted(state, hidden_BTD.size(1)), lengths.mean()
-
-    def lengths(self, hidden_BTD: Tensor) -> Tensor:
-        """Spans of the heads (H,) or, where they depend on the text, of the queries (B, H, T)."""
-        if isinstance(self.span, DynamicSpan):
-            return self.span.lengths(hidden_BTD)
-        assert self.span is not None
-        return self.span.lengths()
-
-    def cache(self, known: Sequence[float] | None) -> int:
-        """Positions worth carrying: all that the longest span may see, and room for growth."""
-        if known is None:
-            return self.limit
-        return cache_length(max(known), self.limit, self.edge.length)
-
-    def _remember(self, hidden_BTD: Tensor, state: State) -> tuple[Source, State]:
-        """What there is to attend to, as projected or as it came, and the same to be carried."""
-        if "memory" in state:
-            # It only ever enters the key and value products, so their precision is enough.
-            fresh_BTD = hidden_BTD.to(compute_dtype(hidden_BTD))
-            memory_BSD = torch.cat([state["memory"].to(fresh_BTD.dtype), fresh_BTD], dim=1)
-            return memory_BSD, {"memory": memory_BSD}
-        assert isinstance(self.attention, SpanAttention)
-        layers = {"keys": self.attention.key, "values": self.attention.value}
-        carried = {
-            name: torch.cat([state[name].to(fresh.dtype), fresh], dim=1)
-            for name, fresh in ((name, layer(hidden_BTD)) for name, layer in layers.items())
-        }
-        return (carried["keys"], carried["values"]), carried
-
-
 class AdaptiveSpanTransformer(LanguageModel):
     """Transformer with adaptive attention spans.
 
@@ -185,13 +114,12 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def __init__(self, config: AdaptiveSpanConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        c = self.config = config
         self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
         # Rows of narrow tables come out short; the plain one is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
-        self.blocks = Listed(Block(c) for _ in range(c.depth))
+        self.blocks = Listed(_layer(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
 
     def initial_state(self, batch: int) -> State:
@@ -265,11 +193,9 @@ class AdaptiveSpanTransformer(LanguageModel):
     def windows(self) -> list[list[int]]:
         """Positions that each head of each layer uses, its ramp included; at most the limit."""
         c = self.config
+        whole = [c.span_limit] * c.heads
         return [
-            [
-                min(c.span_limit, math.ceil(span) + c.ramp)
-                for span in spans or [c.span_limit] * c.heads
-            ]
+            [min(c.span_limit, math.ceil(span) + c.ramp) for span in spans or whole]
             for spans in self._spans()
         ]
 
@@ -316,35 +242,34 @@ class AdaptiveSpanTransformer(LanguageModel):
         return ("table", 1) if name == "position" else super()._role(name, parameter)
 
 
-def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan:
+def _layer(c: AdaptiveSpanConfig) -> SpanLayer:
+    return SpanLayer(
+        c.dim,
+        c.span_limit,
+        span=_span(c),
+        attention=_attention(c),
+        feed=None if c.persistent else feed_forward(c.dim, c.ff_dim, dropout=c.dropout),
+    )
+
+
+def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan | None:
+    if c.span == "expire":
+        return None
     if c.span == "dynamic":
         return DynamicSpan(c.dim, c.heads, c.span_limit)
-    assert c.span != "expire"
     start = 1.0 if c.span == "fixed" else c.span_start
     return AdaptiveSpan(c.heads, c.span_limit, ramp=c.edge, start=start, kind=c.span)
 
 
-def _windowed(c: AdaptiveSpanConfig) -> SpanAttention:
+def _attention(c: AdaptiveSpanConfig) -> SpanAttention | ExpireAttention:
+    if c.span == "expire":
+        span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
+        return ExpireAttention(
+            c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
+        )
+    zeros = c.start == "zeros"
     return SpanAttention(
-        c.dim,
-        c.heads,
-        ramp=c.edge,
-        dropout=c.dropout,
-        persistent=c.persistent,
-        zeros=c.start == "zeros",
-    )
-
-
-def _expiring(c: AdaptiveSpanConfig) -> ExpireAttention:
-    span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
-    return ExpireAttention(
-        c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
-    )
-
-
-def _feed(dim: int, ff_dim: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim)
+        c.dim, c.heads, ramp=c.edge, dropout=c.dropout, persistent=c.persistent, zeros=zeros
     )
 
 
@@ -370,9 +295,3 @@ def _adaptive_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
     for (low, high), width in zip(embedding.clusters, embedding.widths, strict=True):
         nn.init.uniform_(head.bias[low:high], -(width**-0.5), width**-0.5)
     return embedding, head
-
-
-def _longest(lengths_BHT: Tensor) -> list[float]:
-    """The longest span of each head in this segment, as numbers."""
-    longest: list[float] = lengths_BHT.detach().amax(dim=(0, 2)).tolist()
-    return longest
