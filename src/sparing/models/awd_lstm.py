@@ -148,12 +148,7 @@ class AWDLSTM(LanguageModel):
     def flops_per_token(self) -> float:
         """Two per multiply-add of layers and softmax, rarer clusters left out."""
         c = self.config
-        layers = sum(
-            parameter.numel()
-            for core in self.layers
-            for parameter in core.parameters()
-            if parameter.ndim == 2
-        )
+        layers = sum(p.numel() for p in self.layers.parameters() if p.ndim == 2)
         return 2.0 * (layers + c.widths[-1] * shortlist(c.vocab_size, c.cutoffs))
 
     def state_numbers(self) -> int:

@@ -23,6 +23,7 @@ from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.listed import Listed
+from sparing.nn.memory import extended, recent
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
 from sparing.nn.state import counted, emptied, owned, part
 from sparing.ops.relative_attention import Bias
@@ -113,28 +114,21 @@ class Attend(nn.Module):
             entries = self.attention.entries(self.norm(stored_BSD) if self.pre else stored_BSD)
             carried = {"memory": stored_BSD}
         else:
-            old = state["keys"], state["values"]
-            fresh = zip(old, self.attention.entries(source_BTD), strict=True)
-            keys_BSE, values_BSE = (
-                torch.cat([old_BME.to(new_BTE.dtype), new_BTE], dim=1) for old_BME, new_BTE in fresh
-            )
-            entries = keys_BSE, values_BSE
-            carried = {"keys": keys_BSE, "values": values_BSE}
+            fresh = zip(("keys", "values"), self.attention.entries(source_BTD), strict=True)
+            carried = {name: extended(state[name], new_BTE) for name, new_BTE in fresh}
+            entries = carried["keys"], carried["values"]
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, bias, self.reach, state.get("seen")
         )
         out_BTD = hidden_BTD + self.dropout(mixed_BTD)
-        kept = {name: self._recent(tensor).detach() for name, tensor in carried.items()}
+        kept = {name: recent(tensor, self.memory).detach() for name, tensor in carried.items()}
         kept |= counted(state, hidden_BTD.size(1))
         return out_BTD if self.pre else self.norm(out_BTD), kept
 
     def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         # After the norm it enters matrix products only, so their precision is enough.
         dtype = hidden_BTD.dtype if self.pre else compute_dtype(hidden_BTD)
-        return torch.cat([memory_BMD.to(dtype), hidden_BTD.to(dtype)], dim=1)
-
-    def _recent(self, stored_BSX: Tensor) -> Tensor:
-        return stored_BSX[:, max(0, stored_BSX.size(1) - self.memory) :]
+        return extended(memory_BMD, hidden_BTD.to(dtype))
 
 
 class FeedForward(nn.Module):

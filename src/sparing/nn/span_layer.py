@@ -5,11 +5,11 @@ Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from sparing.nn.attention import compute_dtype
 from sparing.nn.expire import Aged, ExpireAttention
+from sparing.nn.memory import extended
 from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
 from sparing.nn.span_attention import Source, SpanAttention
 from sparing.nn.state import State, counted
@@ -87,13 +87,10 @@ def _remembered(attention: SpanAttention, hidden_BTD: Tensor, state: State) -> t
     if "memory" in state:
         # It only ever enters the key and value products, so their precision is enough.
         fresh_BTD = hidden_BTD.to(compute_dtype(hidden_BTD))
-        memory_BSD = torch.cat([state["memory"].to(fresh_BTD.dtype), fresh_BTD], dim=1)
+        memory_BSD = extended(state["memory"], fresh_BTD)
         return memory_BSD, {"memory": memory_BSD}
     fresh = {"keys": attention.key(hidden_BTD), "values": attention.value(hidden_BTD)}
-    carried = {
-        name: torch.cat([state[name].to(new_BTD.dtype), new_BTD], dim=1)
-        for name, new_BTD in fresh.items()
-    }
+    carried = {name: extended(state[name], new_BTD) for name, new_BTD in fresh.items()}
     return (carried["keys"], carried["values"]), carried
 
 
