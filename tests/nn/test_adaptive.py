@@ -75,7 +75,6 @@ def test_losses_are_the_log_probabilities_and_these_sum_to_one(
     torch.testing.assert_close(logits.exp().sum(-1), torch.ones(3, 8).double())
     expected = -logits.gather(-1, targets[..., None]).squeeze(-1)
     torch.testing.assert_close(head.nats(hidden, targets), expected)
-    torch.testing.assert_close(head(hidden), logits)
 
 
 @pytest.mark.parametrize("shrink", [1, 2])

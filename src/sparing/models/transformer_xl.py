@@ -285,11 +285,6 @@ class TransformerXL(LanguageModel):
         codes_SD = self.dropout(sinusoids(distance_S, self.config.dim).to(weight.dtype))
         return [block.attend.attention.position(codes_SD) for block in self.blocks]
 
-    def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
-        owner = self.get_submodule(name.rpartition(".")[0])
-        # One row per head is a stack of vectors, not a matrix between layers.
-        return ("vector", 1) if isinstance(owner, RelativeBias) else super()._role(name, parameter)
-
 
 def _ends(c: TransformerXLConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
     if c.adaptive or not c.tied:

@@ -141,10 +141,6 @@ class AdaptiveHead(nn.Module):
             parts_XV.append(head_XH[..., -index, None] + inside_XC)
         return torch.cat(parts_XV, dim=-1)
 
-    def forward(self, hidden_XD: Tensor) -> Tensor:
-        """The same as `logits`, so that the module can be called and exported."""
-        return self.logits(hidden_XD)
-
     def _head(self, hidden_XD: Tensor) -> Tensor:
         weight, bias = self._weight(0), self.bias[: self.clusters[0][1]]
         if self.symbols is not None:

@@ -47,7 +47,3 @@ class SoftmaxHead(nn.Module):
             logits_NV, targets_BT.flatten(), ignore_index=IGNORED, reduction="none"
         )
         return nats_N.view_as(targets_BT)
-
-    def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """The same as `logits`, so that the module can be called and exported."""
-        return self.logits(hidden_BTD)
