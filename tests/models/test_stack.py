@@ -86,7 +86,7 @@ def test_every_round_writes_on_a_sheet_of_its_own() -> None:
 
 
 def test_groups_end_after_a_dense_branch_and_begin_with_an_lstm() -> None:
-    blocks = [block for _, block in stack("af gf lf a lf gs")._numbered()]
+    blocks = list(stack("af gf lf a lf gs").blocks)
     cuts = [(group.start, group.stop) for group in grouped(blocks)]
     assert cuts == [(0, 2), (2, 4), (4, 6), (6, 7), (7, 9), (9, 11)]
 

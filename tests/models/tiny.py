@@ -9,9 +9,9 @@ from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.branches import StackConfig
+from sparing.models.candidates import SupernetConfig
 from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
-from sparing.models.supernet import SupernetConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 
 VOCAB = 11

@@ -33,5 +33,5 @@ def test_the_loss_is_float32_even_where_products_are_not() -> None:
 def test_a_tied_table_is_one_parameter() -> None:
     embedding = torch.nn.Embedding(5, 3)
     holder = torch.nn.Module()
-    holder.embedding, holder.head = embedding, SoftmaxHead(embedding.weight, bias=False)
+    holder.embedding, holder.head = embedding, SoftmaxHead.tied(embedding, bias=False)
     assert [name for name, _ in holder.named_parameters()] == ["embedding.weight"]

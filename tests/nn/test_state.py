@@ -2,7 +2,7 @@
 
 import torch
 
-from sparing.nn.state import counted, emptied, joined, lanes, size_bytes, zeroed
+from sparing.nn.state import counted, emptied, joined, lanes, owned, part, size_bytes, zeroed
 
 
 def test_cutting_into_lanes_and_joining_is_the_identity() -> None:
@@ -21,6 +21,16 @@ def test_shorter_memories_get_empty_places_before_their_oldest_entry() -> None:
     assert back["age"].tolist() == [[0, 0, 7], [9, 8, 7], [9, 8, 7]]
     assert back["m"].sum((1, 2)).tolist() == [2, 6, 6]
     assert back["m"][0, -1].tolist() == [1, 1]
+
+
+def test_what_an_owner_puts_into_the_whole_is_what_it_finds_there() -> None:
+    first, second = {"cell": torch.randn(2, 3), "x.seen": torch.ones(2)}, {"cell": torch.zeros(2)}
+    whole = owned(first, "blocks.1") | owned(second, "blocks.10")
+    assert list(whole) == ["blocks.1.cell", "blocks.1.x.seen", "blocks.10.cell"]
+    for owner, own in (("blocks.1", first), ("blocks.10", second)):
+        back = part(whole, owner)
+        assert list(back) == list(own)
+        assert all(back[name] is own[name] for name in own)
 
 
 def test_emptied_memories_are_counted_from_then_on() -> None:

@@ -13,8 +13,9 @@ from tests.train.toy import CPU, Shelf, desk
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
+from sparing.models.candidates import SupernetConfig
 from sparing.models.patterns import likeliest
-from sparing.models.supernet import Supernet, SupernetConfig
+from sparing.models.supernet import Supernet
 from sparing.train.config import TrainConfig
 from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer

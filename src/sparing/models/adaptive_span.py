@@ -5,7 +5,7 @@ Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import Head, LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections
-from sparing.nn.attention import compute_dtype
-from sparing.nn.expire import Aged, ExpireAttention, ExpireSpan
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
+from sparing.nn.expire import ExpireAttention, ExpireSpan
+from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.span import AdaptiveSpan, DynamicSpan, cache_length
-from sparing.nn.span_attention import Source, SpanAttention
-from sparing.nn.state import counted, emptied, part, zeroed
+from sparing.nn.listed import Listed
+from sparing.nn.span import AdaptiveSpan, DynamicSpan
+from sparing.nn.span_attention import SpanAttention
+from sparing.nn.span_layer import SpanLayer
+from sparing.nn.state import emptied, owned, part, zeroed
 from sparing.ops.span_attention import Ramp
 
 
@@ -109,78 +111,6 @@ class AdaptiveSpanConfig:
         return Ramp(self.ramp, int(self.mask == "code"), self.span_gradient == "closed")
 
 
-class Block(nn.Module):
-    """Attention and feed-forward layer, each followed by a norm of the sum (post-norm)."""
-
-    def __init__(self, c: AdaptiveSpanConfig) -> None:
-        super().__init__()
-        self.limit, self.edge = c.span_limit, c.edge
-        self.span = None if c.span == "expire" else _span(c)
-        self.attention = _expiring(c) if c.span == "expire" else _windowed(c)
-        self.norm_attention = nn.LayerNorm(c.dim)
-        self.feed = None if c.persistent else _feed(c.dim, c.ff_dim, c.dropout)
-        self.norm_feed = None if c.persistent else nn.LayerNorm(c.dim)
-
-    def forward(
-        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
-    ) -> tuple[Tensor, State, Tensor]:
-        """The stream after the block, its own state, and the mean span it has to pay for.
-
-        `known` are the spans as numbers, where they do not depend on the text.
-        """
-        mixed_BTD, state, cost = self._attend(hidden_BTD, state, position_KL, known)
-        hidden_BTD = self.norm_attention(hidden_BTD + mixed_BTD)
-        if self.feed is not None and self.norm_feed is not None:
-            hidden_BTD = self.norm_feed(hidden_BTD + self.feed(hidden_BTD))
-        return hidden_BTD, state, cost
-
-    def _attend(
-        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
-    ) -> tuple[Tensor, State, Tensor]:
-        if isinstance(self.attention, ExpireAttention):
-            past = Aged(state["memory"], state["age"])
-            mixed_BTD, kept, cost = self.attention(hidden_BTD, past, position_KL)
-            return mixed_BTD, {"memory": kept.hidden_BMD, "age": kept.age_BM}, cost
-        source, carried = self._remember(hidden_BTD, state)
-        lengths = self.lengths(hidden_BTD)
-        spans = known if known is not None else _longest(lengths)
-        reaches = [self.edge.reach(span) for span in spans]
-        mixed_BTD = self.attention(
-            hidden_BTD, source, position_KL, lengths, reaches, state.get("seen")
-        )
-        keep = self.cache(known)
-        kept = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
-        return mixed_BTD, kept | counted(state, hidden_BTD.size(1)), lengths.mean()
-
-    def lengths(self, hidden_BTD: Tensor) -> Tensor:
-        """Spans of the heads (H,) or, where they depend on the text, of the queries (B, H, T)."""
-        if isinstance(self.span, DynamicSpan):
-            return self.span.lengths(hidden_BTD)
-        assert self.span is not None
-        return self.span.lengths()
-
-    def cache(self, known: Sequence[float] | None) -> int:
-        """Positions worth carrying: all that the longest span may see, and room for growth."""
-        if known is None:
-            return self.limit
-        return cache_length(max(known), self.limit, self.edge.length)
-
-    def _remember(self, hidden_BTD: Tensor, state: State) -> tuple[Source, State]:
-        """What there is to attend to, as projected or as it came, and the same to be carried."""
-        if "memory" in state:
-            # It only ever enters the key and value products, so their precision is enough.
-            fresh_BTD = hidden_BTD.to(compute_dtype(hidden_BTD))
-            memory_BSD = torch.cat([state["memory"].to(fresh_BTD.dtype), fresh_BTD], dim=1)
-            return memory_BSD, {"memory": memory_BSD}
-        assert isinstance(self.attention, SpanAttention)
-        layers = {"keys": self.attention.key, "values": self.attention.value}
-        carried = {
-            name: torch.cat([state[name].to(fresh.dtype), fresh], dim=1)
-            for name, fresh in ((name, layer(hidden_BTD)) for name, layer in layers.items())
-        }
-        return (carried["keys"], carried["values"]), carried
-
-
 class AdaptiveSpanTransformer(LanguageModel):
     """Transformer with adaptive attention spans.
 
@@ -191,19 +121,18 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def __init__(self, config: AdaptiveSpanConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        c = self.config = config
         self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
         # Rows of narrow tables come out short; the plain one is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.blocks = Listed(_layer(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
 
     def initial_state(self, batch: int) -> State:
         """Zero vectors as the original has them, or nothing at all (`start`)."""
         c, known, state = self.config, self._spans(), State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             zeros = c.start == "zeros" and c.span != "expire"
             length = block.cache(known[layer]) if zeros else 0
             for name in self._carried():
@@ -215,24 +144,23 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Zeros take attention, so where there were none they must not."""
-        begun = zeroed(state, lanes_B)
+        zeros, begun = zeroed(state, lanes_B), State()
         if self.config.start == "zeros" or self.config.span == "expire":
-            return begun
-        return {
-            f"blocks.{layer}.{name}": tensor
-            for layer in range(self.config.depth)
-            for name, tensor in emptied(part(begun, f"blocks.{layer}"), lanes_B).items()
-        }
+            return zeros
+        for layer in range(self.config.depth):
+            own = emptied(part(zeros, f"blocks.{layer}"), lanes_B)
+            begun |= owned(own, f"blocks.{layer}")
+        return begun
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is cut from the graph: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
         known, means = self._spans(), []
         position_KL = self._reached(known)
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             own = part(state, f"blocks.{layer}")
             hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, known[layer])
-            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, f"blocks.{layer}")
             means.append(mean)
         penalty = self.config.span_penalty * torch.stack(means).sum()
         if self.config.span == "fixed":
@@ -241,11 +169,11 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def shard_parts(self) -> list[nn.Module]:
         """The feed-forward layers; the spans of all blocks are looked at together."""
-        return [block.feed for _, block in self._numbered() if block.feed is not None]
+        return [block.feed for block in self.blocks if block.feed is not None]
 
     def compile_parts(self) -> None:
         """The feed-forward layers; attention picks its shapes from the spans."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             if block.feed is not None:
                 block.feed.compile(dynamic=True)
 
@@ -259,31 +187,29 @@ class AdaptiveSpanTransformer(LanguageModel):
         window = sum(sum(seen) for seen in self.windows()) * (c.dim // c.heads)
         feed = 2 * c.dim * (c.persistent or c.ff_dim)
         layers = c.depth * (4 * c.dim**2 + feed)
-        short_list = c.cutoffs[0] + len(c.cutoffs) + c.dim if c.cutoffs else c.vocab_size
-        return 2.0 * (layers + 3 * window + short_list * c.dim)
+        softmax = shortlist(c.vocab_size, c.cutoffs) + (c.dim if c.cutoffs else 0)
+        return 2.0 * (layers + 3 * window + softmax * c.dim)
 
     def state_numbers(self) -> int:
         """Full caches, of the kind `initial_state` would make now."""
         known = self._spans()
-        lengths = [block.cache(known[layer]) for layer, block in self._numbered()]
+        lengths = [block.cache(known[layer]) for layer, block in enumerate(self.blocks)]
         widths = [1 if name == "age" else self.config.dim for name in self._carried()]
         return sum(widths) * sum(lengths)
 
     def windows(self) -> list[list[int]]:
         """Positions that each head of each layer uses, its ramp included; at most the limit."""
         c = self.config
+        whole = [c.span_limit] * c.heads
         return [
-            [
-                min(c.span_limit, math.ceil(span) + c.ramp)
-                for span in spans or [c.span_limit] * c.heads
-            ]
+            [min(c.span_limit, math.ceil(span) + c.ramp) for span in spans or whole]
             for spans in self._spans()
         ]
 
     @torch.no_grad()
     def after_step(self) -> None:
         """Keep spans in range where the weights are: `forward` may have been given copies."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             if isinstance(block.span, AdaptiveSpan):
                 block.span.ratio.clamp_(0, 1)
 
@@ -308,9 +234,7 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def _spans(self) -> list[list[float]] | list[None]:
         """The spans of every layer as numbers, fetched in one go; None if they have none."""
-        learnt = [
-            block.span for _, block in self._numbered() if isinstance(block.span, AdaptiveSpan)
-        ]
+        learnt = [block.span for block in self.blocks if isinstance(block.span, AdaptiveSpan)]
         if self.device.type == "meta" or not learnt:
             return [None] * self.config.depth
         spans: list[list[float]] = torch.stack([s.lengths().detach() for s in learnt]).tolist()
@@ -324,41 +248,35 @@ class AdaptiveSpanTransformer(LanguageModel):
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         return ("table", 1) if name == "position" else super()._role(name, parameter)
 
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield layer, block
+
+def _layer(c: AdaptiveSpanConfig) -> SpanLayer:
+    return SpanLayer(
+        c.dim,
+        c.span_limit,
+        span=_span(c),
+        attention=_attention(c),
+        feed=None if c.persistent else feed_forward(c.dim, c.ff_dim, dropout=c.dropout),
+    )
 
 
-def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan:
+def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan | None:
+    if c.span == "expire":
+        return None
     if c.span == "dynamic":
         return DynamicSpan(c.dim, c.heads, c.span_limit)
-    assert c.span != "expire"
     start = 1.0 if c.span == "fixed" else c.span_start
     return AdaptiveSpan(c.heads, c.span_limit, ramp=c.edge, start=start, kind=c.span)
 
 
-def _windowed(c: AdaptiveSpanConfig) -> SpanAttention:
+def _attention(c: AdaptiveSpanConfig) -> SpanAttention | ExpireAttention:
+    if c.span == "expire":
+        span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
+        return ExpireAttention(
+            c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
+        )
+    zeros = c.start == "zeros"
     return SpanAttention(
-        c.dim,
-        c.heads,
-        ramp=c.edge,
-        dropout=c.dropout,
-        persistent=c.persistent,
-        zeros=c.start == "zeros",
-    )
-
-
-def _expiring(c: AdaptiveSpanConfig) -> ExpireAttention:
-    span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
-    return ExpireAttention(
-        c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
-    )
-
-
-def _feed(dim: int, ff_dim: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim)
+        c.dim, c.heads, ramp=c.edge, dropout=c.dropout, persistent=c.persistent, zeros=zeros
     )
 
 
@@ -384,9 +302,3 @@ def _adaptive_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
     for (low, high), width in zip(embedding.clusters, embedding.widths, strict=True):
         nn.init.uniform_(head.bias[low:high], -(width**-0.5), width**-0.5)
     return embedding, head
-
-
-def _longest(lengths_BHT: Tensor) -> list[float]:
-    """The longest span of each head in this segment, as numbers."""
-    longest: list[float] = lengths_BHT.detach().amax(dim=(0, 2)).tolist()
-    return longest

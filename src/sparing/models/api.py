@@ -136,6 +136,7 @@ class LanguageModel(nn.Module):
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         owner = self.get_submodule(name.rpartition(".")[0])
+        # Of a bias, one row per head is a stack of vectors, not a matrix between layers.
         if parameter.ndim != 2 or isinstance(owner, RelativeBias):
             return "vector", 1
         if isinstance(owner, nn.Embedding) or name.startswith("head."):

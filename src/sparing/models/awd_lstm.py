@@ -3,7 +3,6 @@
 Axes: B batch, T segment, D dim (the width of embedding and output).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
 from sparing.nn.recurrent import LSTMCore, QRNNCore
 
 RATES = (
@@ -91,7 +91,7 @@ class AWDLSTM(LanguageModel):
         super().__init__()
         c = self.config = config
         self.embedding, self.head = _ends(c)
-        self.layers = nn.ModuleList(_layer(c, layer) for layer in range(c.depth))
+        self.layers = Listed(_layer(c, layer) for layer in range(c.depth))
         self.dropout_embedding = RowDropout(c.vocab_size, c.dropout_embedding)
         self.dropout_input = LockedDropout(c.dropout_input)
         self.dropout_hidden = LockedDropout(c.dropout_hidden)
@@ -112,7 +112,7 @@ class AWDLSTM(LanguageModel):
         like = next(self.parameters()).detach()
         return {
             f"layers.{layer}.{name}": like.new_zeros(batch, dim)
-            for layer, core in self._numbered()
+            for layer, core in enumerate(self.layers)
             for name, dim in zip(core.state_names, core.state_dims, strict=True)
         }
 
@@ -120,7 +120,7 @@ class AWDLSTM(LanguageModel):
         """See `LanguageModel`. What is carried has not been dropped from."""
         hidden_BTD = self.dropout_embedding(self.embedding(tokens_BT), tokens_BT)
         hidden_BTD, carried = self.dropout_input(hidden_BTD), State()
-        for layer, core in self._numbered():
+        for layer, core in enumerate(self.layers):
             if layer:
                 hidden_BTD = self.dropout_hidden(hidden_BTD)
             names = [f"layers.{layer}.{name}" for name in core.state_names]
@@ -148,23 +148,12 @@ class AWDLSTM(LanguageModel):
     def flops_per_token(self) -> float:
         """Two per multiply-add of layers and softmax, rarer clusters left out."""
         c = self.config
-        layers = sum(
-            parameter.numel()
-            for _, core in self._numbered()
-            for parameter in core.parameters()
-            if parameter.ndim == 2
-        )
-        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
-        return 2.0 * (layers + c.widths[-1] * shortlist)
+        layers = sum(p.numel() for p in self.layers.parameters() if p.ndim == 2)
+        return 2.0 * (layers + c.widths[-1] * shortlist(c.vocab_size, c.cutoffs))
 
     def state_numbers(self) -> int:
         """Hidden vectors and cells, or cells and the first layer's last input."""
-        return sum(sum(core.state_dims) for _, core in self._numbered())
-
-    def _numbered(self) -> Iterator[tuple[int, LSTMCore | QRNNCore]]:
-        for layer, core in enumerate(self.layers):
-            assert isinstance(core, LSTMCore | QRNNCore)
-            yield layer, core
+        return sum(sum(core.state_dims) for core in self.layers)
 
 
 def _ends(
@@ -174,11 +163,9 @@ def _ends(
         clustered = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs)
         return clustered, AdaptiveHead(clustered)
     embedding = nn.Embedding(c.vocab_size, c.dim)
-    weight = embedding.weight
-    if not c.tied:
-        weight = nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim))
-    assert isinstance(weight, nn.Parameter)
-    return embedding, SoftmaxHead(weight)
+    if c.tied:
+        return embedding, SoftmaxHead.tied(embedding)
+    return embedding, SoftmaxHead(nn.Parameter(torch.empty(c.vocab_size, c.hidden_dim)))
 
 
 def _layer(c: AWDLSTMConfig, layer: int) -> LSTMCore | QRNNCore:

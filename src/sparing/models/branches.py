@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sparing.models.patterns import looped
-from sparing.nn.adaptive import clusters
+from sparing.nn.adaptive import check_clusters
 from sparing.nn.blocks.api import Block, Identity
 from sparing.nn.blocks.boom import BoomBlock
 from sparing.nn.blocks.feedforward import Activation, FeedForward
@@ -96,9 +96,7 @@ class StackConfig:
             check_ngrams(self.ngrams, self.ngram_rows, self.ngram_dim)
         if self.span_limit + self.ramp >= PERIOD:
             raise ValueError(f"span_limit {self.span_limit} must stay below {PERIOD - self.ramp}")
-        parts = clusters(self.vocab_size, self.cutoffs)
-        if self.dim < self.shrink ** (len(parts) - 1):
-            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
+        check_clusters(self.vocab_size, self.dim, self.cutoffs, self.shrink)
 
     @property
     def letters(self) -> str:

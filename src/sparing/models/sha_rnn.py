@@ -5,7 +5,6 @@ computes; where the paper's figures differ, the difference is a named setting.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,8 +17,10 @@ from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.gate import GateKind
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
+from sparing.nn.memory import extended, recent
 from sparing.nn.recurrent import CORES, CoreKind
-from sparing.nn.state import counted, emptied, part, zeroed
+from sparing.nn.state import counted, emptied, owned, part, zeroed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +84,9 @@ class Attend(nn.Module):
         super().__init__()
         self.memory, self.skip, self.wiring = c.memory, c.skip, c.wiring
         self.norm_query, self.norm_memory = _norm(c.dim), _norm(c.dim)
-        self.attention = SingleHeadAttention(
-            c.dim, dropout=c.dropout_hidden, gate=c.gate, bias=c.bias
-        )
-        self.dropout = Dropout(c.dropout_hidden)
+        rate = c.dropout_hidden
+        self.attention = SingleHeadAttention(c.dim, dropout=rate, gate=c.gate, bias=c.bias)
+        self.dropout = Dropout(rate)
 
     def forward(
         self, hidden_BTD: Tensor, memory_BMD: Tensor, seen_B: Tensor | None = None
@@ -106,13 +106,11 @@ class Attend(nn.Module):
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
         # Keys and values enter matrix products only, so storing them in the products' own
         # precision changes nothing and halves the memory.
-        fresh_BTD = fresh_BTD.to(compute_dtype(fresh_BTD))
-        return torch.cat([memory_BMD.to(fresh_BTD.dtype), fresh_BTD], dim=1)
+        return extended(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
 
     def recent(self, stored_BSD: Tensor, coming: int = 0) -> Tensor:
         """The newest entries that fit the window beside `coming` ones; none if nothing fits."""
-        room = max(0, self.memory - coming)
-        return stored_BSD[:, max(0, stored_BSD.size(1) - room) :]
+        return recent(stored_BSD, self.memory - coming)
 
     def focus(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         """Attention weights (B, T, S) of this segment."""
@@ -142,9 +140,9 @@ class Expand(nn.Module):
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """Shape is kept."""
         normed_BTD = self.norm_input(hidden_BTD)
-        skip_BTD = normed_BTD if self.norm_skip is None else self.norm_skip(hidden_BTD)
-        if self.skip == "raw":
-            skip_BTD = hidden_BTD
+        skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
+        if self.norm_skip is not None:
+            skip_BTD = self.norm_skip(hidden_BTD)
         out_BTD: Tensor = skip_BTD + self.dropout(self.boom(normed_BTD))
         return out_BTD
 
@@ -165,9 +163,8 @@ class Block(nn.Module):
         """The recurrent half."""
         before = tuple(state[name] for name in self.core.state_names)
         y_BTD, after = self.core(self.norm(hidden_BTD), before)
-        y_BTD = self.dropout(y_BTD)
-        if self.residual:
-            y_BTD = hidden_BTD + y_BTD
+        dropped_BTD = self.dropout(y_BTD)
+        y_BTD = hidden_BTD + dropped_BTD if self.residual else dropped_BTD
         return y_BTD, dict(zip(self.core.state_names, (x.detach() for x in after), strict=True))
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
@@ -194,14 +191,12 @@ class SHARNN(LanguageModel):
 
     def __init__(self, config: SHARNNConfig) -> None:
         super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.blocks = nn.ModuleList(
-            Block(config, attends=layer in config.attention_at) for layer in range(config.depth)
-        )
-        self.head = SoftmaxHead(_table(self.embedding), bias=config.bias)
-        self.dropout_input = Dropout(config.dropout_input)
-        self.dropout_output = Dropout(config.dropout_output)
+        c = self.config = config
+        self.embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.blocks = Listed(Block(c, attends=layer in c.attention_at) for layer in range(c.depth))
+        self.head = SoftmaxHead.tied(self.embedding, bias=c.bias)
+        self.dropout_input = Dropout(c.dropout_input)
+        self.dropout_output = Dropout(c.dropout_output)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -219,7 +214,7 @@ class SHARNN(LanguageModel):
     def initial_state(self, batch: int) -> State:
         """Zero hidden vectors and empty memories."""
         c, state = self.config, State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             for name in block.core.state_names:
                 state[f"blocks.{layer}.{name}"] = self.head.weight.new_zeros(batch, c.dim)
             if block.attend is not None:
@@ -228,18 +223,18 @@ class SHARNN(LanguageModel):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Every block knows how its own begins."""
-        return {
-            f"blocks.{layer}.{name}": tensor
-            for layer, block in self._numbered()
-            for name, tensor in block.restarted(part(state, f"blocks.{layer}"), lanes_B).items()
-        }
+        begun = State()
+        for layer, block in enumerate(self.blocks):
+            own = block.restarted(part(state, f"blocks.{layer}"), lanes_B)
+            begun |= owned(own, f"blocks.{layer}")
+        return begun
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. State is cut from the graph: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             hidden_BTD, after = block(hidden_BTD, part(state, f"blocks.{layer}"))
-            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, f"blocks.{layer}")
         hidden_BTD = self.dropout_output(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
 
@@ -247,7 +242,7 @@ class SHARNN(LanguageModel):
     def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
         """Attention weights (B, T, S) of every attending block for one segment."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             own = part(state, f"blocks.{layer}")
             if block.attend is not None and block.attend.memory > 0:
                 weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own["memory"])
@@ -256,17 +251,16 @@ class SHARNN(LanguageModel):
 
     def collapse(self) -> None:
         """Fold the over-parameterised value gates into vectors."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             if block.attend is not None:
                 block.attend.attention.collapse()
         self.config = replace(self.config, gate="vector")
 
     def compile_parts(self) -> None:
         """Everything but the recurrent layers; dynamo does not enter cuDNN's."""
-        for _, block in self._numbered():
-            block.expand.compile(dynamic=True)
-            if block.attend is not None:
-                block.attend.compile(dynamic=True)
+        for module in self.modules():
+            if isinstance(module, Attend | Expand):
+                module.compile(dynamic=True)
 
     def idle(self) -> bool:
         """Without memory, what attention has is not used."""
@@ -279,12 +273,8 @@ class SHARNN(LanguageModel):
     def flops_per_token(self) -> float:
         """Two per multiply-add of recurrent layers, Boom, attention and softmax."""
         c = self.config
-        recurrent = sum(
-            parameter.numel()
-            for _, block in self._numbered()
-            for parameter in block.core.parameters()
-            if parameter.ndim == 2
-        )
+        cores = [block.core for block in self.blocks]
+        recurrent = sum(p.numel() for core in cores for p in core.parameters() if p.ndim == 2)
         boom = c.depth * c.dim * c.boom_dim
         attending = len(c.attention_at) if c.memory else 0
         attention = attending * (c.dim**2 + 2 * c.memory * c.dim)
@@ -293,27 +283,17 @@ class SHARNN(LanguageModel):
     def state_numbers(self) -> int:
         """Recurrent vectors and full memories."""
         c = self.config
-        vectors = sum(len(block.core.state_names) for _, block in self._numbered())
+        vectors = sum(len(block.core.state_names) for block in self.blocks)
         return c.dim * (vectors + len(c.attention_at) * c.memory)
 
     def telemetry(self) -> dict[str, float]:
         """Size of each value gate: how much of its memory a block lets through."""
         return {
             f"value_gate.{layer}": float(block.attend.attention.value_gate().detach().abs().mean())
-            for layer, block in self._numbered()
+            for layer, block in enumerate(self.blocks)
             if block.attend is not None
         }
-
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield layer, block
 
 
 def _norm(dim: int) -> nn.LayerNorm:
     return nn.LayerNorm(dim, eps=1e-12)
-
-
-def _table(embedding: nn.Embedding) -> nn.Parameter:
-    assert isinstance(embedding.weight, nn.Parameter)
-    return embedding.weight

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.branches import StackConfig, branch
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead
+from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.ahead import Foresight
 from sparing.nn.attention import compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.blocks.span import Glance
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
 from sparing.nn.ngram import NgramEmbedding
 from sparing.nn.scroll import spaced
-from sparing.nn.state import part
+from sparing.nn.state import owned, part
 
 TABLE_STD = 0.02
 
@@ -53,7 +54,7 @@ class Stack(LanguageModel):
             if c.ngrams
             else None
         )
-        self.blocks = nn.ModuleList(blocks or (branch(letter, c) for letter in c.letters))
+        self.blocks = Listed(blocks or (branch(letter, c) for letter in c.letters))
         self.places = tuple(range(len(self.blocks))) if blocks else c.places
         self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
         self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
@@ -73,7 +74,7 @@ class Stack(LanguageModel):
         state = State()
         for place, block in self._placed():
             own = block.initial_state(batch, like)
-            state |= {f"blocks.{place}.{name}": tensor for name, tensor in own.items()}
+            state |= owned(own, f"blocks.{place}")
         if self.ngrams is not None:
             state["tokens"] = self.ngrams.before(batch, like)
         return state
@@ -83,7 +84,7 @@ class Stack(LanguageModel):
         begun = State()
         for place, block in self._placed():
             own = block.restarted(part(state, f"blocks.{place}"), lanes_B)
-            begun |= {f"blocks.{place}.{name}": tensor for name, tensor in own.items()}
+            begun |= owned(own, f"blocks.{place}")
         if self.ngrams is not None:
             begun["tokens"] = self.ngrams.restarted(state["tokens"], lanes_B)
         return begun
@@ -103,7 +104,7 @@ class Stack(LanguageModel):
         glance.settle()
         carried |= self._kept(before, after)
         zero = first_BTD.new_zeros((), dtype=torch.float32)
-        penalty = torch.stack([block.penalty(zero) for _, block in self._numbered()]).sum()
+        penalty = torch.stack([block.penalty(zero) for block in self.blocks]).sum()
         last_BTD = self.dropout_output(F.rms_norm(hidden_BTD, (self.config.dim,)))
         if self.foresight is not None and self.training:
             weight = self.config.foresight_weight * self.fading
@@ -132,11 +133,10 @@ class Stack(LanguageModel):
 
     def _kept(self, before: Sequence[State], after: Sequence[State]) -> State:
         """What every branch carries on."""
-        return {
-            f"blocks.{place}.{name}": tensor
-            for (place, block), *own in zip(self._placed(), before, after, strict=True)
-            for name, tensor in block.kept(*own).items()
-        }
+        carried = State()
+        for (place, block), *own in zip(self._placed(), before, after, strict=True):
+            carried |= owned(block.kept(*own), f"blocks.{place}")
+        return carried
 
     def _own(self, state: State, place: int) -> State:
         """What a branch carried here."""
@@ -167,14 +167,14 @@ class Stack(LanguageModel):
 
     def after_step(self) -> None:
         """Pass it on."""
-        for _, block in self._numbered():
+        for block in self.blocks:
             block.after_step()
 
     def telemetry(self) -> dict[str, float]:
         """Every branch's own, under its number."""
         return {
             ".".join([kind, str(number), *rest]): value
-            for number, block in self._numbered()
+            for number, block in enumerate(self.blocks)
             for name, value in block.telemetry().items()
             for kind, *rest in [name.split(".")]
         }
@@ -184,7 +184,7 @@ class Stack(LanguageModel):
         self.through, self.steady = torch.compile(through), True
         if self.ngrams is not None:
             self.ngrams.compile_parts()
-        for _, block in self._numbered():
+        for block in self.blocks:
             if not block.fusible:
                 block.compile_parts()
 
@@ -193,8 +193,7 @@ class Stack(LanguageModel):
         Glance(self.modules()).settle()
         branches = sum(block.flops_per_token() for _, block in self._placed())
         c = self.config
-        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
-        return branches + 2.0 * c.dim * shortlist
+        return branches + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
 
     def state_numbers(self) -> int:
         """What the branches carry, and the last few tokens."""
@@ -210,11 +209,6 @@ class Stack(LanguageModel):
     def _placed(self) -> Iterator[tuple[int, Block]]:
         """Every branch as often as it is gone through."""
         return ((place, self._at(place)) for place in range(len(self.places)))
-
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for number, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield number, block
 
 
 def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
@@ -232,8 +226,7 @@ def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
         return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
     # The embedding is normed before it is read, so its scale is free to suit the softmax.
     nn.init.normal_(table.weight, std=TABLE_STD)
-    assert isinstance(table.weight, nn.Parameter)
-    return table, SoftmaxHead(table.weight)
+    return table, SoftmaxHead.tied(table)
 
 
 def through(

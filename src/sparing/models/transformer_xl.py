@@ -5,7 +5,6 @@ defaults are the public PyTorch program's model for enwik8.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,12 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, clusters
+from sparing.nn.adaptive import (
+    AdaptiveEmbedding,
+    AdaptiveHead,
+    TiedProjections,
+    check_clusters,
+    shortlist,
+)
 from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.listed import Listed
+from sparing.nn.memory import extended, recent
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
-from sparing.nn.state import counted, emptied, part
+from sparing.nn.state import counted, emptied, owned, part
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -80,9 +87,7 @@ class TransformerXLConfig:
             raise ValueError(f"init_std must be finite and not negative, not {self.init_std}")
         if not 0 <= self.dropout < 1 or not 0 <= self.dropout_attention < 1:
             raise ValueError("dropout and dropout_attention must be at least 0 and below 1")
-        parts = clusters(self.vocab_size, self.cutoffs)
-        if self.dim < self.shrink ** (len(parts) - 1):
-            raise ValueError(f"shrink {self.shrink} leaves no width for the last of {len(parts)}")
+        check_clusters(self.vocab_size, self.dim, self.cutoffs, self.shrink)
 
     @property
     def adaptive(self) -> bool:
@@ -111,28 +116,21 @@ class Attend(nn.Module):
             entries = self.attention.entries(self.norm(stored_BSD) if self.pre else stored_BSD)
             carried = {"memory": stored_BSD}
         else:
-            old = state["keys"], state["values"]
-            fresh = zip(old, self.attention.entries(source_BTD), strict=True)
-            keys_BSE, values_BSE = (
-                torch.cat([old_BME.to(new_BTE.dtype), new_BTE], dim=1) for old_BME, new_BTE in fresh
-            )
-            entries = keys_BSE, values_BSE
-            carried = {"keys": keys_BSE, "values": values_BSE}
+            fresh = zip(("keys", "values"), self.attention.entries(source_BTD), strict=True)
+            carried = {name: extended(state[name], new_BTE) for name, new_BTE in fresh}
+            entries = carried["keys"], carried["values"]
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, bias, self.reach, state.get("seen")
         )
         out_BTD = hidden_BTD + self.dropout(mixed_BTD)
-        kept = {name: self._recent(tensor).detach() for name, tensor in carried.items()}
+        kept = {name: recent(tensor, self.memory).detach() for name, tensor in carried.items()}
         kept |= counted(state, hidden_BTD.size(1))
         return out_BTD if self.pre else self.norm(out_BTD), kept
 
     def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         # After the norm it enters matrix products only, so their precision is enough.
         dtype = hidden_BTD.dtype if self.pre else compute_dtype(hidden_BTD)
-        return torch.cat([memory_BMD.to(dtype), hidden_BTD.to(dtype)], dim=1)
-
-    def _recent(self, stored_BSX: Tensor) -> Tensor:
-        return stored_BSX[:, max(0, stored_BSX.size(1) - self.memory) :]
+        return extended(memory_BMD, hidden_BTD.to(dtype))
 
 
 class FeedForward(nn.Module):
@@ -177,16 +175,9 @@ class TransformerXL(LanguageModel):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         c = self.config = config
-        if c.adaptive or not c.tied:
-            adaptive = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
-            self.embedding: nn.Module = adaptive
-            self.head = AdaptiveHead(adaptive, tied=c.tied, tied_projections=c.tied_projections)
-        else:
-            table = nn.Embedding(c.vocab_size, c.dim)
-            self.embedding = table
-            self.head = SoftmaxHead(table.weight)  # type: ignore[arg-type]  # is a Parameter
+        self.embedding, self.head = _ends(c)
         self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.blocks = Listed(Block(c) for _ in range(c.depth))
         self.dropout = Dropout(c.dropout)
         self._table = PositionTable()
         self.reset_parameters()
@@ -216,22 +207,22 @@ class TransformerXL(LanguageModel):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Memories stay as they are, but no longer exist in those lanes."""
-        return {
-            f"blocks.{layer}.{name}": tensor
-            for layer in range(self.config.depth)
-            for name, tensor in emptied(part(state, f"blocks.{layer}"), lanes_B).items()
-        }
+        begun = State()
+        for layer in range(self.config.depth):
+            own = emptied(part(state, f"blocks.{layer}"), lanes_B)
+            begun |= owned(own, f"blocks.{layer}")
+        return begun
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. The state's own kind decides what memory holds."""
         hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
         keys = _stored(state) + tokens_BT.size(1)
         positions, carried = self._positions(keys, state), State()
-        for layer, block in self._numbered():
+        for layer, block in enumerate(self.blocks):
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
             own = part(state, f"blocks.{layer}")
             hidden_BTD, after = block(hidden_BTD, own, positions[layer], bias)
-            carried |= {f"blocks.{layer}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, f"blocks.{layer}")
         hidden_BTD = self.dropout(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
 
@@ -247,7 +238,7 @@ class TransformerXL(LanguageModel):
 
     def shard_parts(self) -> list[nn.Module]:
         """The feed-forward halves; attention's positions are projected for all blocks at once."""
-        return [block.feed_forward for _, block in self._numbered()]
+        return [block.feed_forward for block in self.blocks]
 
     def compile_parts(self) -> None:
         """The feed-forward halves.
@@ -255,7 +246,7 @@ class TransformerXL(LanguageModel):
         Attention too was tried on an H200: while memory grows each length is compiled anew, and
         three steps had not ended after a minute.
         """
-        for _, block in self._numbered():
+        for block in self.blocks:
             block.feed_forward.compile(dynamic=True)
 
     def flops_per_token(self) -> float:
@@ -263,8 +254,7 @@ class TransformerXL(LanguageModel):
         c = self.config
         width = c.heads * c.head_dim
         layer = 4 * c.dim * width + 3 * c.memory * width + 2 * c.dim * c.ff_dim
-        shortlist = c.cutoffs[0] + len(c.cutoffs) if c.cutoffs else c.vocab_size
-        return 2.0 * (c.depth * layer + c.dim * shortlist)
+        return 2.0 * (c.depth * layer + c.dim * shortlist(c.vocab_size, c.cutoffs))
 
     def state_numbers(self) -> int:
         """Full memories, of the kind `initial_state` would make now."""
@@ -284,7 +274,7 @@ class TransformerXL(LanguageModel):
             # Gradients announce an update, and fused optimizers write without a trace.
             self._table.clear()
             return self._project(keys)
-        weights = [block.attend.attention.position.weight for _, block in self._numbered()]
+        weights = [block.attend.attention.position.weight for block in self.blocks]
         newest = keys - _stored(state)
         return self._table.rows(keys, self.config.memory + newest, weights, self._project)
 
@@ -295,17 +285,15 @@ class TransformerXL(LanguageModel):
         if self.config.clamp is not None:
             distance_S = distance_S.clamp(max=self.config.clamp)
         codes_SD = self.dropout(sinusoids(distance_S, self.config.dim).to(weight.dtype))
-        return [block.attend.attention.position(codes_SD) for _, block in self._numbered()]
+        return [block.attend.attention.position(codes_SD) for block in self.blocks]
 
-    def _numbered(self) -> Iterator[tuple[int, Block]]:
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            yield layer, block
 
-    def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
-        owner = self.get_submodule(name.rpartition(".")[0])
-        # One row per head is a stack of vectors, not a matrix between layers.
-        return ("vector", 1) if isinstance(owner, RelativeBias) else super()._role(name, parameter)
+def _ends(c: TransformerXLConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
+    if c.adaptive or not c.tied:
+        narrow = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
+        return narrow, AdaptiveHead(narrow, tied=c.tied, tied_projections=c.tied_projections)
+    table = nn.Embedding(c.vocab_size, c.dim)
+    return table, SoftmaxHead.tied(table)
 
 
 def _stored(state: State) -> int:

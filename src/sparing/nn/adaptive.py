@@ -28,6 +28,18 @@ def clusters(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+def check_clusters(vocab_size: int, dim: int, cutoffs: Sequence[int], shrink: int) -> None:
+    """Raise `ValueError` where a cluster would have no words or no width."""
+    parts = clusters(vocab_size, cutoffs)
+    if dim < shrink ** (len(parts) - 1):
+        raise ValueError(f"shrink {shrink} leaves no width for the last of {len(parts)}")
+
+
+def shortlist(vocab_size: int, cutoffs: Sequence[int]) -> int:
+    """Symbols of the first softmax, one for each later cluster included."""
+    return cutoffs[0] + len(cutoffs) if cutoffs else vocab_size
+
+
 class AdaptiveEmbedding(nn.Module):
     """A table per cluster and its way up to `dim`; without shrinking, one table for all."""
 
@@ -128,10 +140,6 @@ class AdaptiveHead(nn.Module):
             inside_XC = torch.log_softmax(self._tail(hidden_XD, index), dim=-1)
             parts_XV.append(head_XH[..., -index, None] + inside_XC)
         return torch.cat(parts_XV, dim=-1)
-
-    def forward(self, hidden_XD: Tensor) -> Tensor:
-        """The same as `logits`, so that the module can be called and exported."""
-        return self.logits(hidden_XD)
 
     def _head(self, hidden_XD: Tensor) -> Tensor:
         weight, bias = self._weight(0), self.bias[: self.clusters[0][1]]

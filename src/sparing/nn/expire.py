@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.nn.memory import extended
 from sparing.ops.span_attention import Ramp
 from sparing.ops.span_attention.expiring import expiring_attention, expiry
 
@@ -63,7 +64,7 @@ class ExpireAttention(nn.Module):
     ) -> tuple[Tensor, Aged, Tensor]:
         """The attended stream, what is worth carrying on, and the price of the spans."""
         segment = hidden_BTD.size(1)
-        source_BSD = torch.cat([past.hidden_BMD.to(hidden_BTD.dtype), hidden_BTD], dim=1)
+        source_BSD = extended(past.hidden_BMD, hidden_BTD)
         # Steps from each key to the first query; keys of the segment itself count down from 0.
         own_T = -torch.arange(segment, device=hidden_BTD.device)
         ahead_BS = torch.cat([past.age_BM, own_T.expand(hidden_BTD.size(0), -1)], dim=1)

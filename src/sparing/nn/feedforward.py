@@ -37,3 +37,10 @@ class Boom(nn.Module):
     def _fold(self, wide_BTF: Tensor) -> Tensor:
         dropped_BTF: Tensor = self.dropout(wide_BTF)
         return dropped_BTF.view(*wide_BTF.shape[:-1], -1, self.dim).sum(-2)
+
+
+def feed_forward(dim: int, ff_dim: int, *, dropout: float) -> nn.Sequential:
+    """The Transformer's own: widen, ReLU, narrow."""
+    return nn.Sequential(
+        nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim)
+    )

@@ -21,12 +21,18 @@ class Head(Protocol):
 
 
 class SoftmaxHead(nn.Module):
-    """A plain softmax; give it the embedding's weight to tie the two."""
+    """A plain softmax."""
 
     def __init__(self, weight_VD: nn.Parameter, *, bias: bool = True) -> None:
         super().__init__()
         self.weight = weight_VD
         self.bias = nn.Parameter(weight_VD.new_zeros(weight_VD.size(0))) if bias else None
+
+    @classmethod
+    def tied(cls, embedding: nn.Embedding, *, bias: bool = True) -> "SoftmaxHead":
+        """One that uses the embedding's vectors."""
+        assert isinstance(embedding.weight, nn.Parameter)
+        return cls(embedding.weight, bias=bias)
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """See `Head`."""
@@ -41,7 +47,3 @@ class SoftmaxHead(nn.Module):
             logits_NV, targets_BT.flatten(), ignore_index=IGNORED, reduction="none"
         )
         return nats_N.view_as(targets_BT)
-
-    def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """The same as `logits`, so that the module can be called and exported."""
-        return self.logits(hidden_BTD)

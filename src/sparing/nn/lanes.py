@@ -35,10 +35,6 @@ class LaneHead(nn.Module):
         """See `Head`."""
         return self.inner.logits(hidden_XD)
 
-    def forward(self, hidden_XD: Tensor) -> Tensor:
-        """The same as `logits`, so that the module can be called and exported."""
-        return self.logits(hidden_XD)
-
     def _weights(self, nats_BT: Tensor) -> Tensor:
         batch = nats_BT.size(0)
         held = min(batch - 1, max(1, round(self.share * batch)))

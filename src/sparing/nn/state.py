@@ -46,6 +46,11 @@ def part(state: Mapping[str, Tensor], owner: str) -> State:
     }
 
 
+def owned(own: Mapping[str, Tensor], owner: str) -> State:
+    """The inverse of `part`: one owner's tensors under the names they have in the whole."""
+    return {f"{owner}.{name}": tensor for name, tensor in own.items()}
+
+
 def zeroed(state: Mapping[str, Tensor], lanes_B: Tensor) -> State:
     """The state with zeros in the chosen lanes."""
     return {

@@ -13,9 +13,9 @@ from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
+from sparing.models.candidates import SupernetConfig
 from sparing.models.cost import cost
 from sparing.models.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
-from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model

@@ -8,8 +8,9 @@ import torch
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.branches import StackConfig
+from sparing.models.candidates import SupernetConfig
 from sparing.models.patterns import IDLE, cost_of, filled, likeliest
-from sparing.models.supernet import Supernet, SupernetConfig
+from sparing.models.supernet import Supernet
 from sparing.plot.pi import frames
 from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig

@@ -9,8 +9,8 @@ from sparing import device
 from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.models.candidates import SupernetConfig
 from sparing.models.patterns import at_random
-from sparing.models.supernet import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pi import calm_since, draw_cooling, draw_pi, frames, save_film
 from sparing.plot.series import read_diaries

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from sparing.models.candidates import SupernetConfig
 from sparing.models.cost import cost
-from sparing.models.supernet import SupernetConfig
 from sparing.runs.build import build_model
 from sparing.runs.recipes import expectation, recipe
 

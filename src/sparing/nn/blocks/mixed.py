@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.blocks.api import Block
-from sparing.nn.state import State, part
+from sparing.nn.state import State, owned, part
 
 
 class Mixed(Block):
@@ -39,12 +39,11 @@ class Mixed(Block):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """That of every candidate in use, under its letter."""
-        return {
-            f"{letter}.{name}": tensor
-            for number, (letter, block) in enumerate(self._lettered())
-            if self._weights_C is not None or number == self._choice
-            for name, tensor in block.initial_state(batch, like).items()
-        }
+        state = State()
+        for number, (letter, block) in enumerate(self._lettered()):
+            if self._weights_C is not None or number == self._choice:
+                state |= owned(block.initial_state(batch, like), letter)
+        return state
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """The weighted sum of what the candidates add."""
@@ -59,27 +58,25 @@ class Mixed(Block):
                 total_BTD = delta_BTD if total_BTD is None else total_BTD + delta_BTD
             else:
                 after = block.idle(hidden_BTD, own) if own else {}
-            carried |= {f"{letter}.{name}": tensor for name, tensor in after.items()}
+            carried |= owned(after, letter)
         assert total_BTD is not None
         return total_BTD, carried
 
     def kept(self, before: State, after: State) -> State:
         """Each candidate's own."""
-        return {
-            f"{letter}.{name}": tensor
-            for letter, block in self._lettered()
-            if (own := part(after, letter))
-            for name, tensor in block.kept(part(before, letter), own).items()
-        }
+        carried = State()
+        for letter, block in self._lettered():
+            if own := part(after, letter):
+                carried |= owned(block.kept(part(before, letter), own), letter)
+        return carried
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """Each candidate's own."""
-        return {
-            f"{letter}.{name}": tensor
-            for letter, block in self._lettered()
-            if (own := part(state, letter))
-            for name, tensor in block.restarted(own, lanes_B).items()
-        }
+        begun = State()
+        for letter, block in self._lettered():
+            if own := part(state, letter):
+                begun |= owned(block.restarted(own, lanes_B), letter)
+        return begun
 
     def penalty(self, zero: Tensor) -> Tensor:
         """What the candidates in use ask, by their weights."""

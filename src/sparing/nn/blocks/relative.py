@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
+from sparing.nn.memory import extended, recent
 from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
 from sparing.nn.state import State, counted, emptied
 
@@ -52,18 +53,15 @@ class RelativeBlock(Block):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`. The state's own kind decides what memory holds."""
         if "memory" in state:
-            stored_BSD = self._extended(hidden_BTD, state["memory"])
+            stored_BSD = extended(state["memory"], hidden_BTD)
             normed_BSD = self.norm(stored_BSD)
             source_BTD = normed_BSD[:, -hidden_BTD.size(1) :]
             entries, carried = self.attention.entries(normed_BSD), {"memory": stored_BSD}
         else:
             source_BTD = self.norm(hidden_BTD)
-            keys_BTE, values_BTE = self.attention.entries(source_BTD)
-            entries = (
-                self._joined(state["keys"], keys_BTE),
-                self._joined(state["values"], values_BTE),
-            )
-            carried = dict(zip(("keys", "values"), entries, strict=True))
+            fresh = zip(("keys", "values"), self.attention.entries(source_BTD), strict=True)
+            carried = {name: extended(state[name], new_BTE) for name, new_BTE in fresh}
+            entries = carried["keys"], carried["values"]
         positions_SE = self._positions(entries[0].size(1), hidden_BTD.size(1), state)
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, self.bias(), seen_B=state.get("seen")
@@ -80,7 +78,7 @@ class RelativeBlock(Block):
         """The memory is the stream itself: it is written without any work."""
         if "memory" not in state:
             return super().idle(hidden_BTD, state)
-        stored_BSD = self._extended(hidden_BTD, state["memory"])
+        stored_BSD = extended(state["memory"], hidden_BTD)
         return {"memory": self._recent(stored_BSD)} | counted(state, hidden_BTD.size(1))
 
     def train(self, mode: bool = True) -> "RelativeBlock":
@@ -129,13 +127,6 @@ class RelativeBlock(Block):
         distance_S = torch.arange(keys - 1, -1, -1, device=weight.device, dtype=precise)
         return sinusoids(distance_S, self.dim).to(weight.dtype)
 
-    def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
-        return torch.cat([memory_BMD.to(hidden_BTD.dtype), hidden_BTD], dim=1)
-
-    @staticmethod
-    def _joined(old_BME: Tensor, new_BTE: Tensor) -> Tensor:
-        return torch.cat([old_BME.to(new_BTE.dtype), new_BTE], dim=1)
-
     def _recent(self, stored_BSX: Tensor) -> Tensor:
         # A copy: a view would keep all of it, and be compiled for by itself.
-        return stored_BSX[:, max(0, stored_BSX.size(1) - self.memory) :].contiguous()
+        return recent(stored_BSX, self.memory).contiguous()

@@ -10,6 +10,7 @@ from sparing.nn.attention import SingleHeadAttention, compute_dtype
 from sparing.nn.blocks.api import Block
 from sparing.nn.dropout import Dropout
 from sparing.nn.gate import VectorGate
+from sparing.nn.memory import extended, recent
 from sparing.nn.state import State, counted, emptied
 
 FIRST_GATE = 0.1
@@ -69,9 +70,8 @@ class SingleHeadBlock(Block):
     def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         fresh_BTD = self.norm_memory(hidden_BTD)
         # Entries enter matrix products only, so the products' own precision is enough.
-        fresh_BTD = fresh_BTD.to(compute_dtype(fresh_BTD))
-        return torch.cat([memory_BMD.to(fresh_BTD.dtype), fresh_BTD], dim=1)
+        return extended(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
 
     def _recent(self, stored_BSD: Tensor) -> Tensor:
         # A copy: a view would keep all of it, and be compiled for by itself.
-        return stored_BSD[:, max(0, stored_BSD.size(1) - self.memory) :].contiguous()
+        return recent(stored_BSD, self.memory).contiguous()

@@ -5,8 +5,8 @@ from typing import Any
 
 from sparing.data.tokens import DataConfig
 from sparing.models.branches import StackConfig
+from sparing.models.candidates import SupernetConfig
 from sparing.models.patterns import interleaved, par, sandwich, sha
-from sparing.models.supernet import SupernetConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.runs.recipes.stack import MUON
 from sparing.train.config import TrainConfig
