@@ -1,6 +1,6 @@
 """Rules that say which block stands where: patterns of a stack, one letter per block.
 
-Letters are those of `models.stack`; here `a` stands for whatever attention is asked for.
+Letters are those of `models.branches`; here `a` stands for whatever attention is asked for.
 """
 
 import random
