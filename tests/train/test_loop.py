@@ -25,8 +25,9 @@ from sparing.train.capture import restore, second_pass
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.distributed import Ranks
 from sparing.train.journal import TIMINGS
-from sparing.train.loop import backward, fit, restarted, roll_back, update
+from sparing.train.loop import backward, fit, restarted, update
 from sparing.train.optim import OptimConfig, build_optimizer
+from sparing.train.recovery import roll_back
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
 

@@ -12,19 +12,17 @@ from sparing.data.stream import Segment
 from sparing.errors import UserError
 from sparing.evaluate.window import on_device
 from sparing.models.api import State, joined, lanes
-from sparing.train.capture import capture, capture_judged, capture_weights, restore_weights
+from sparing.train.capture import capture, capture_judged, capture_weights
 from sparing.train.clock import Clock
 from sparing.train.config import TrainConfig
 from sparing.train.optim import clip_
+from sparing.train.recovery import report, roll_back, settle, skipped
 from sparing.train.schedule import ScheduleConfig, factor
 from sparing.train.stopping import stopping
 from sparing.train.training import Desk, Progress, Training
 
 RESTARTS = 0x5EED
 """Sets these random numbers apart from others of the same seed."""
-
-ROLLBACKS = 5
-"""A run that has gone back this often before its next checkpoint is not going to recover."""
 
 
 def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk) -> int:
@@ -178,61 +176,12 @@ def update(run: Training, nats: float, norm: Arrival) -> bool:
     return sound
 
 
-def settle(run: Training, desk: Desk) -> bool:
-    """Hear of the last update's gradients; whether the run has no bad step behind it by now."""
-    p, norm = run.progress, run.norm
-    if norm is not None:
-        run.norm = None
-        if math.isfinite(norm.number()):
-            p.bad, p.fruitless = 0, False
-        else:
-            p.bad += 1
-            report(desk, p.step, "gradients are not finite; taken for zero")
-    return p.bad == 0
-
-
 def advance(p: Progress, segment: Segment, nats: float | None, clock: Clock) -> None:
     """Note that a segment is behind us."""
     p.step, p.tokens, p.cursor = p.step + 1, p.tokens + segment.count, segment.cursor
     p.elapsed_s = clock.elapsed_s()
     if nats is not None:
         p.pending_nats, p.pending_tokens = p.pending_nats + nats, p.pending_tokens + segment.count
-
-
-def skipped(run: Training, desk: Desk, nats: float) -> int:
-    """Report a step without an update; 1 if it counts as bad, 0 for an overflow of the scale."""
-    step = run.progress.step + 1
-    if math.isfinite(nats) and not run.scale.exhausted:
-        desk.journal.note("event", step, what="gradients overflowed; scale halved, step skipped")
-        return 0
-    what = "loss is not finite" if not math.isfinite(nats) else "gradients are not finite"
-    report(desk, step, f"{what}{run.ranks.where()}; step skipped")
-    return 1
-
-
-def report(desk: Desk, step: int, what: str) -> None:
-    """In the journal and beside the bar."""
-    desk.journal.note("event", step, what=what)
-    desk.bar.say(f"step {step}: {what}")
-
-
-def roll_back(run: Training, desk: Desk, batch: int) -> None:
-    """Go back to the last checkpoint's weights, and on with the text after the bad segments.
-
-    Where those did not help before, to the weights of the checkpoint before it.
-    """
-    p = run.progress
-    earlier = desk.load("previous") if p.fruitless else None
-    # One of an earlier pass may hold the moments of another optimizer.
-    of_this_pass = earlier is not None and earlier.cursor["pass_step"] == p.pass_step
-    checkpoint = earlier if of_this_pass else desk.load("last")
-    if checkpoint is None or p.rollbacks >= ROLLBACKS:
-        raise UserError(f"the loss is not finite at step {p.step}; lower optim.lr or optim.clip")
-    restore_weights(run, checkpoint)
-    run.state = run.fresh_state(batch)
-    run.norm, p.bad, p.rollbacks, p.fruitless = None, 0, p.rollbacks + 1, True
-    what = f"went back to the weights of step {checkpoint.cursor['step']}"
-    report(desk, p.step, what)
 
 
 def watch(run: Training, desk: Desk, share: float) -> None:

@@ -35,6 +35,7 @@ class Progress:
     bad: int = 0
     """Steps in a row whose loss or gradients were not finite."""
     rollbacks: int = 0
+    """How often it has gone back since the last checkpoint that sound steps led to."""
     fruitless: bool = False
     """Whether no step has been sound since the last rollback."""
     journal_bytes: int = 0
