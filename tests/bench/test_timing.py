@@ -50,5 +50,5 @@ def test_threads_are_given_back() -> None:
     assert torch.get_num_threads() == before
     with threads(None):
         assert torch.get_num_threads() == before
-    with pytest.raises(UserError, match="threads must be at least 1"), threads(0):
+    with pytest.raises(UserError, match="threads must be from 1 to 4096"), threads(0):
         pass

@@ -1,7 +1,10 @@
-"""Which of several processes says what has gone wrong."""
+"""What is said of a fault, and by which of several processes."""
 
 import pytest
+import torch
 from tests.cli.conftest import Sparing
+
+from sparing.cli.main import _sentence
 
 
 @pytest.fixture
@@ -49,3 +52,11 @@ def test_several_machines_need_a_name_for_their_launch(
     said = sparing("train", "quickstart", "--out", "nowhere")
     assert said.status == 2
     assert "several machines need torchrun --rdzv-id" in said.err
+
+
+@pytest.mark.parametrize("numbers", [1 << 50, 1 << 62])
+def test_what_no_memory_holds_is_told_in_a_sentence(numbers: int) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(numbers)
+    assert "does not fit into this machine's memory" in (_sentence(refused.value) or "")
+    assert _sentence(RuntimeError("a fault of ours")) is None

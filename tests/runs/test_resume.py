@@ -1,5 +1,6 @@
 """A run's way back in."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,27 @@ def test_losses_of_another_text_are_not_what_the_best_is_measured_by(killed_run:
     best = folder.read("results")["best_valid"]
     assert (first["bytes"], best["bytes"]) == (200, 300)
     assert best["step"] == folder.step("best") == 9
+
+
+def test_figures_without_weights_are_not_begun_anew(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(killed_run) == 0
+    journal, results = ((killed_run / n).read_text() for n in ("metrics.jsonl", "results.json"))
+    shutil.rmtree(killed_run / "checkpoints")
+    assert resume(killed_run) == 2
+    assert "has figures but no checkpoint" in capsys.readouterr().err
+    assert (killed_run / "metrics.jsonl").read_text() == journal
+    assert (killed_run / "results.json").read_text() == results
+
+
+def test_a_finished_run_stays_as_it_is(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(killed_run) == 0
+    results, config = ((killed_run / f"{n}.json").read_text() for n in ("results", "config"))
+    assert resume(killed_run) == 0
+    assert resume(killed_run, "--set", "train.steps=5") == 2
+    assert "budget is spent, 8 steps" in capsys.readouterr().err
+    assert (killed_run / "results.json").read_text() == results
+    assert (killed_run / "config.json").read_text() == config

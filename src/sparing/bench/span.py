@@ -18,7 +18,7 @@ def bench_span(
 ) -> dict[str, Any]:
     """Time training steps under either limit in turns, all spans held at the same length."""
     if run.family != "adaptive_span":
-        raise UserError(f"recipe {run.recipe} has no spans; name one of family adaptive_span")
+        raise UserError(f"recipe {run.recipe} is a {run.family}; name one of family adaptive_span")
     if steps < 1 or min(limits) <= SPAN or limits[0] == limits[1]:
         raise UserError(f"need at least one step, and two limits above {SPAN}, not {limits}")
     steppers = {limit: _stepper(run, hardware, limit) for limit in limits}

@@ -70,11 +70,14 @@ def interleaved(
     return durations
 
 
+MOST_THREADS = 4096
+
+
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """Give torch this many threads inside the block; None leaves it its own choice."""
-    if count is not None and count < 1:
-        raise UserError(f"threads must be at least 1, not {count}")
+    if count is not None and not 1 <= count <= MOST_THREADS:
+        raise UserError(f"threads must be from 1 to {MOST_THREADS}, not {count}")
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

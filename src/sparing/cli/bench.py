@@ -115,7 +115,7 @@ def evaluate(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_transformer_xl",
     settings: Settings = None,
     size: SizeOption = "auto",
-    memory: Annotated[int, typer.Option(help="Positions of memory.")] = 2048,
+    memory: Annotated[int, typer.Option(min=0, help="Positions of memory.")] = 2048,
     segment: Annotated[int, typer.Option(help="Tokens read at a time.")] = 64,
     batch: Annotated[int, typer.Option(help="Streams side by side.")] = 1,
     rounds: Annotated[int, typer.Option(help="Segments to measure.")] = 9,

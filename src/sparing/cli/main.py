@@ -25,6 +25,9 @@ from sparing.cli.words import name_values, reworded
 from sparing.errors import LostError, UserError
 from sparing.launch import Launch, launch
 
+TOO_LARGE = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
+"""What torch says of tensors that no memory holds; its exceptions are those of any fault."""
+
 app = typer.Typer(
     name="sparing",
     help="Language models that spend attention sparingly.",
@@ -115,6 +118,8 @@ def _sentence(problem: Exception) -> str | None:
         return reworded(" ".join(str(explain()).split()), known)
     if isinstance(problem, OSError):
         return _about_files(problem)
+    if isinstance(problem, MemoryError) or any(words in str(problem) for words in TOO_LARGE):
+        return "that does not fit into this machine's memory; choose smaller sizes"
     return None
 
 

@@ -74,7 +74,12 @@ def derive(
     into: Into = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", parser=out_path, help="Recipe to write as JSON."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            parser=out_path,
+            help="Recipe to write; RUN/recipe.json if none.",
+        ),
     ] = None,
     checkpoint: Annotated[
         Literal["last", "previous", "best"], typer.Option(help="Whose preferences count.")

@@ -48,8 +48,8 @@ class DynamicConfig:
     """Streams those segments are read in."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < math.inf or not 0 <= self.decay <= 1 or self.eps <= 0:
-            raise UserError("dynamic evaluation needs lr >= 0, 0 <= decay <= 1 and eps > 0")
+        if not 0 <= self.rate <= 1e30 or not 0 <= self.decay <= 1 or self.eps <= 0:
+            raise UserError("dynamic evaluation needs 0 <= lr <= 1e30, 0 <= decay <= 1, eps > 0")
         if min(self.segment, self.statistics, self.lanes) < 1:
             raise UserError("dynamic evaluation needs segment, statistics and lanes of at least 1")
 

@@ -74,6 +74,8 @@ def from_json(data: Mapping[str, Any]) -> RunConfig:
 
 def with_settings(run: RunConfig, settings: Sequence[str]) -> RunConfig:
     """Apply `a.b=3` assignments."""
+    if any(setting.partition("=")[0].strip() == "family" for setting in settings):
+        raise UserError("the family of a recipe cannot be set; name another recipe")
     with _complaints():
         return config.with_settings(run, settings)
 

@@ -79,11 +79,14 @@ class RunFolder:
             raise UserError(f"{path / checkpoint.CURSOR} is damaged: its step is {step!r}")
         return step
 
+    def results(self) -> dict[str, Any]:
+        """The figures in results.json; none where it is missing."""
+        return self.read("results") if (self.path / "results.json").exists() else {}
+
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add figures to results.json; several processes may, one after the other."""
         with files.locked(self.path, name=".results.lock", wait_s=math.inf):
-            old = self.read("results") if (self.path / "results.json").exists() else {}
-            self.write("results", {**old, **results})
+            self.write("results", {**self.results(), **results})
 
 
 def create(

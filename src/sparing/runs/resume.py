@@ -15,6 +15,7 @@ from sparing.train.clock import Clock
 from sparing.train.loop import spent
 from sparing.train.training import Training
 
+BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
 SCORING = ("evaluate.", "train.evaluate_bytes:")
 """Settings that decide what a valid loss is the loss of."""
 
@@ -32,6 +33,8 @@ def resume(
     before = from_json(ranks.told(to_json(folder.config()) if leading else None))
     _refuse_other_lanes(before, run)
     there = leading and bool(checkpoint.present(folder.checkpoints))
+    if leading and not there:
+        _refuse_without_weights(folder)
     if ranks.told(name != "last" or there):
         _go_on(run, before, folder, training, name)
         cutting = training.stream.config
@@ -39,6 +42,12 @@ def resume(
     if leading:
         journal.rewind(folder.metrics, training.progress.journal_bytes)
         _write_down(run, before, folder, record)
+
+
+def _refuse_without_weights(folder: RunFolder) -> None:
+    """Figures are of weights: to begin anew would leave them beside others."""
+    if (folder.path / "results.json").exists():
+        raise UserError(f"run {folder.path} has figures but no checkpoint; start a new one")
 
 
 def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
@@ -68,16 +77,23 @@ def _go_on(
         restore(training, saved)
     else:
         second_pass(training, saved)
-        if spent(training, run.train, Clock(training.progress.elapsed_s)) >= 1:
-            raise UserError(
-                "the run's budget is spent; name a larger total of steps, epochs or minutes"
-            )
         changed = True
+    if changed or any(each.startswith(BUDGET) for each in differences(before, run)):
+        _refuse_spent(training, run)
     if any(each.startswith(SCORING) for each in differences(before, run)):
         # The best so far is of another text, or was read in another way.
         training.progress.best_nats, changed = None, True
     if changed or name != "last":
         _begin_from(folder, training, run, name)
+
+
+def _refuse_spent(training: Training, run: RunConfig) -> None:
+    p = training.progress
+    if spent(training, run.train, Clock(p.elapsed_s)) >= 1:
+        raise UserError(
+            f"the run's budget is spent, {p.step:,} steps in {p.elapsed_s:,.0f} s; "
+            "name a larger total of steps, epochs or minutes"
+        )
 
 
 def _begin_from(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:

@@ -1,6 +1,7 @@
 """One run from settings to results."""
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ def _within(
             desk.bar.close()
             desk.journal.close()
         if leading:
-            folder.note_results(_summary(training, folder))
+            _note(folder, _summary(training, folder))
     if leading and not signal:
         _refuse_divergence(training, folder)
     return signal
@@ -164,6 +165,14 @@ def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> N
     what = f"started anew by torchrun with {size} processes; went on from step {step}"
     desk.journal.note("event", step, what=what)
     desk.bar.say(f"step {step}: {what}")
+
+
+def _note(folder: RunFolder, summary: Mapping[str, Any]) -> None:
+    """Add the figures to results.json; a finished run that is resumed has none to add."""
+    stored = folder.results()
+    steps = (stored.get("training") or {}).get("steps")
+    if (steps, stored.get("best_valid")) != (summary["training"]["steps"], summary["best_valid"]):
+        folder.note_results(summary)
 
 
 def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Literal
 from sparing.errors import UserError
 
 OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon", "adagrad"]
+LARGEST = 1e30
+"""Of every rate and weight: not far beyond it 32 bits have no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +63,8 @@ class OptimConfig:
             "tensor_clip",
         ):
             value = getattr(self, field)
-            if value is not None and not 0 <= value < float("inf"):
-                raise UserError(f"optim: {field} must be a number, at least 0, not {value}")
+            if value is not None and not 0 <= value <= LARGEST:
+                raise UserError(f"optim: {field} must be from 0 to {LARGEST:g}, not {value}")
         if self.patience < 1:
             raise UserError(f"optim: patience must be at least 1, not {self.patience}")
         for field, values in (("betas", self.betas), ("momentum", (self.momentum or 0.0,))):
