@@ -110,9 +110,10 @@ def test_a_bzip2_file_of_nothing_is_known_and_a_text_that_begins_like_one(tmp_pa
 def test_an_archive_we_cannot_open_is_not_taken_for_text(
     start: bytes, kind: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "text").write_bytes(start + bytes(99))
-    with pytest.raises(UserError, match=f"text is a {kind} archive; unpack it first"):
-        unpack(tmp_path / "text")
+    for data in (start + bytes(99), gzip.compress(start + bytes(99))):
+        (tmp_path / "text").write_bytes(data)
+        with pytest.raises(UserError, match=f"text is a {kind} archive; unpack it first"):
+            unpack(tmp_path / "text")
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

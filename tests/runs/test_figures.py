@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sparing.data.tokens import DataConfig
 from sparing.data.vocab import Bytes
@@ -16,6 +17,8 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.figures import read_figures, read_scores, score
 from sparing.runs.folder import RunFolder, create
+from sparing.train import checkpoint
+from sparing.train.checkpoint import Checkpoint
 from sparing.train.config import TrainConfig
 
 
@@ -91,22 +94,30 @@ def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
 def test_figures_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     for name in ("best", "last"):
+        saved = Checkpoint({"model": {"w": torch.ones(1)}}, {"step": 30})
+        checkpoint.save(folder.checkpoints, name, saved, {})
         folder.note_results({"test": measured(1.3, checkpoint=name)})
         assert read_scores(folder)[1] is not None
-    folder.note_results({"valid": measured(1.4, checkpoint="best")})
-    entries = [
-        {"kind": "valid", **measured(1.2, step=40, bytes=500)},
-        {"kind": "train", "step": 50},
-    ]
+        # A journal is ahead of the weights of a run that was killed.
+        with open(folder.metrics, "a") as file:
+            file.write('{"kind": "train", "step": 45}\n')
+        assert read_scores(folder)[1] is not None
+        newer = Checkpoint(saved.tensors, {"step": 40})
+        checkpoint.save(folder.checkpoints, name, newer, {})
+        assert read_scores(folder)[1] is None
+
+
+def test_without_weights_the_journal_knows_the_step_of_the_best(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    folder.note_results({"test": measured(1.3, checkpoint="best")})
+    assert read_scores(folder)[1] is not None
+    entry = {"kind": "valid", **measured(1.2, step=40, bytes=500), "nats_per_token": 1.0}
     with open(folder.metrics, "a") as file:
-        file.writelines(json.dumps({"nats_per_token": 1.0, **each}) + "\n" for each in entries)
+        file.write(json.dumps(entry) + "\n")
     valid, test = read_scores(folder)
     assert test is None
     assert valid is not None
     assert (valid.bits_per_byte, valid.step) == (1.2, 40)
-    # Between two entries of the journal a run may end, or be stopped.
-    folder.note_results({"test": measured(1.1, checkpoint="last", step=52)})
-    assert read_scores(folder)[1] is not None
 
 
 def test_a_later_evaluation_does_not_change_what_the_training_measured(tmp_path: Path) -> None:

@@ -255,6 +255,22 @@ def test_a_fault_that_is_not_the_systems_is_left_as_it_is(
         checkpoint.save(tmp_path, "last", number(1), IDENTITY)
 
 
+def test_what_is_renamed_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, "best", number(1), IDENTITY)
+    (tmp_path / "best").rename(tmp_path / "incoming-best")
+    manifest = checkpoint._manifest
+
+    def renaming(path: Path) -> Any:
+        if path.parent.name == "incoming-best":
+            path.parent.rename(tmp_path / "best")
+        return manifest(path)
+
+    monkeypatch.setattr(checkpoint, "_manifest", renaming)
+    assert step_of(tmp_path, "best") == 1
+
+
 def test_what_is_replaced_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

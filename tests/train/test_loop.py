@@ -269,6 +269,25 @@ def test_a_second_pass_has_not_gone_back_yet() -> None:
     assert (p.bad, p.rollbacks, p.fruitless) == (0, 0, False)
 
 
+def test_the_best_is_looked_for_anew_where_the_loss_is_of_another_text(tmp_path: Path) -> None:
+    shelf, best = Shelf(), []
+    told = iter([(1.0, 800), (2.0, 800), (3.0, 900), (2.5, 900), (2.7, 900)])
+
+    def judge(_: Any) -> dict[str, Any]:
+        best.append(shelf.kept["best"].cursor["step"] if "best" in shelf.kept else 0)
+        nats, size = next(told)
+        return {"nats_per_token": nats, "bits_per_byte": nats, "bytes": size, "tokens": 1} | {
+            "elapsed_s": 0.0
+        }
+
+    fit(training(), budget(steps=5, evaluate_every=1), PLAIN, desk(tmp_path, shelf, judge))
+    assert best == [0, 1, 1, 3, 4]
+    assert shelf.kept["best"].cursor["step"] == 4
+    entry = journal.best(entries(tmp_path))
+    assert entry is not None
+    assert entry["step"] == 4
+
+
 def fitted(folder: Path, steps: int) -> dict[str, Tensor]:
     """Weights after that many undisturbed steps."""
     folder.mkdir()

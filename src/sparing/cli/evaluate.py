@@ -109,7 +109,8 @@ def evaluate(
     case = Case(
         folder=folder,
         run=_changed(folder.config(), settings, batch, segment),
-        checkpoint=checkpoint,
+        # Once and for all: a run that trains may get its first `best` while it is read.
+        checkpoint=folder.checkpoint(checkpoint),
         hardware=_hardware(folder, target, precision),
         tokens=prepare_for_run(folder, folder.config().data, source),
         split=split,

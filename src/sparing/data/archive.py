@@ -66,13 +66,13 @@ def _members(name: str, data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             files = [file for file in archive.infolist() if not file.is_dir()]
             return {_safe(file.filename, name): archive.read(file) for file in files}
-    for start, kind in FOREIGN.items():
-        if data.startswith(start):
-            raise UserError(f"{name} is a {kind} archive; unpack it first")
     return _tar_or_plain(name, data)
 
 
 def _tar_or_plain(name: str, data: bytes) -> dict[str, bytes]:
+    for start, kind in FOREIGN.items():
+        if data.startswith(start):
+            raise UserError(f"{name} is a {kind} archive; unpack it first")
     if data[257:262] != b"ustar":
         return {PurePosixPath(name).name: data}
     members = {}

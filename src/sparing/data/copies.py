@@ -16,7 +16,8 @@ from sparing.units import counted
 
 def find(corpus: Corpus, folder: Path) -> Path | None:
     """The first file or folder there whose name says that it is a copy."""
-    suffixes = ("", ".xz", ".gz", ".zip", ".tar.xz", ".tar.gz", ".tgz", ".tar")
+    plain = ("", ".xz", ".gz", ".bz2", ".zip")
+    suffixes = (*plain, ".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2")
     names = [corpus.name + suffix for suffix in suffixes]
     names += [url.rpartition("/")[2] for url in corpus.urls if "{split}" not in url]
     found = [folder / name for name in names if (folder / name).exists()]

@@ -11,7 +11,7 @@ from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.folder import RunFolder
-from sparing.train import journal
+from sparing.train import checkpoint, journal
 
 ONE_BYTE = ("bytes", "symbols")
 """Vocabularies in which a token is a byte."""
@@ -92,19 +92,21 @@ def read_scores(folder: RunFolder) -> tuple[Score | None, Score | None]:
 
     Figures of weights that a longer training has replaced since do not count.
     """
-    entries, stored = journal.checked(folder.metrics), _results(folder)
-    results = {label: each for label, each in stored.items() if not _outdated(each, entries)}
+    entries, reached = journal.checked(folder.metrics), _reached(folder)
+    results = {
+        label: entry
+        for label, entry in _results(folder).items()
+        if entry.get("step") == reached.get(str(entry.get("checkpoint")), entry.get("step"))
+    }
     return score(results, "valid") or _judged(folder.config(), entries), score(results, "test")
 
 
-def _outdated(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a figure's checkpoint is another one by now, as far as the journal knows."""
-    name, step, best = entry.get("checkpoint"), _number(entry.get("step")), journal.best(entries)
-    if step is None or not entries:
-        return False
-    if name == "best":
-        return best is not None and step != best["step"]
-    return bool(name == "last" and step < entries[-1]["step"])
+def _reached(folder: RunFolder) -> dict[str, int]:
+    """The steps of a run's checkpoints; without any, as in a published one, what is known of it."""
+    if names := checkpoint.present(folder.checkpoints):
+        return {name: folder.step(name) for name in names}
+    best = journal.best(journal.checked(folder.metrics))
+    return {} if best is None else {"best": best["step"]}
 
 
 def device_of(folder: RunFolder) -> str | None:

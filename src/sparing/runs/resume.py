@@ -16,8 +16,6 @@ from sparing.train.loop import spent
 from sparing.train.training import Training
 
 BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
-SCORING = ("evaluate.", "train.evaluate_bytes:")
-"""Settings that decide what a valid loss is the loss of."""
 
 
 def resume(
@@ -80,9 +78,6 @@ def _go_on(
         changed = True
     if changed or any(each.startswith(BUDGET) for each in differences(before, run)):
         _refuse_spent(training, run)
-    if any(each.startswith(SCORING) for each in differences(before, run)):
-        # The best so far is of another text, or was read in another way.
-        training.progress.best_nats, changed = None, True
     if changed or name != "last":
         _begin_from(folder, training, run, name)
 

@@ -95,14 +95,14 @@ def load(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
     return _read(folder, name, identity)
 
 
-def _stamp(folder: Path, name: str) -> tuple[int, int] | None:
-    """Tells one checkpoint of a name from the next."""
+def _stamp(folder: Path, name: str) -> tuple[Path, int, int] | None:
+    """Tells one checkpoint of a name from the next, and where it lies from where it lay."""
     path = located(folder, name)
     try:
         found = (path / MANIFEST).stat() if path is not None else None
     except OSError:
         return None
-    return (found.st_ino, found.st_mtime_ns) if found is not None else None
+    return None if path is None or found is None else (path, found.st_ino, found.st_mtime_ns)
 
 
 def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:

@@ -87,10 +87,14 @@ def best(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     Losses of other texts, as before a resume that changed what is scored, do not compare.
     """
     valid = [entry for entry in entries if entry["kind"] == "valid"]
-    how = [[entry.get(field) for field in ("bytes", "protocol", "how")] for entry in valid]
-    others = [at for at, each in enumerate(how) if each != how[-1]]
+    others = [at for at, entry in enumerate(valid) if measured(entry) != measured(valid[-1])]
     alike = valid[max(others, default=-1) + 1 :]
     return min(alike, key=lambda entry: entry.get("nats_per_token", math.inf), default=None)
+
+
+def measured(entry: Mapping[str, Any]) -> list[Any]:
+    """What a loss is the loss of, and how it was read."""
+    return [entry.get(field) for field in ("bytes", "protocol", "how")]
 
 
 def rewind(path: Path, size_bytes: int) -> None:

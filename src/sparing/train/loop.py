@@ -15,6 +15,7 @@ from sparing.models.api import State, joined, lanes
 from sparing.train.capture import capture, capture_judged, capture_weights
 from sparing.train.clock import Clock
 from sparing.train.config import TrainConfig
+from sparing.train.journal import measured
 from sparing.train.optim import clip_
 from sparing.train.recovery import report, roll_back, settle, skipped
 from sparing.train.schedule import ScheduleConfig, factor
@@ -241,10 +242,15 @@ def judge(run: Training, desk: Desk) -> bool:
         if result["nats_per_token"] is None:
             desk.journal.note("event", p.step, what="valid loss is not finite")
             return True
-        measured = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
+        spent_on = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
         place = {"tokens": p.tokens, "elapsed_s": p.elapsed_s}
-        desk.journal.note("valid", p.step, **{**result, **measured, **place})
+        desk.journal.note("valid", p.step, **{**result, **spent_on, **place})
         desk.bar.say(f"step {p.step}: valid {result['bits_per_byte']:.4f} bits per byte")
+        judged_as = measured(result)
+        if p.judged_as not in ([], judged_as):
+            # The best so far is of another text, or was read in another way.
+            p.best_nats = None
+        p.judged_as = judged_as
         if p.best_nats is None or result["nats_per_token"] < p.best_nats:
             p.best_nats, p.journal_bytes = result["nats_per_token"], desk.journal.size_bytes()
             desk.save("best", capture_weights(run))

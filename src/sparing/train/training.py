@@ -32,6 +32,8 @@ class Progress:
     pending_tokens: int = 0
     logged_s: float = 0.0
     judged_step: int = -1
+    judged_as: list[Any] = field(default_factory=list)
+    """Bytes, protocol and reading of the last valid loss: others do not compare with it."""
     bad: int = 0
     """Steps in a row whose loss or gradients were not finite."""
     rollbacks: int = 0

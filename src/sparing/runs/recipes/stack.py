@@ -74,7 +74,8 @@ def enwik8_20min_sha() -> RunConfig:
         ff_dim=4096,
         span_starts=(2048,),
     )
-    # An LSTM's step takes as long for a few lanes as for many; shorter segments cost nothing there.
+    # An LSTM's step takes as long for a few lanes as for many; at a small scale shorter segments
+    # lost nothing.
     train = replace(run.train, batch=512, segment=128, minutes=19.2)
     return replace(run, recipe="enwik8_20min_sha", model=model, train=train)
 
@@ -90,7 +91,7 @@ def enwik8_20min() -> RunConfig:
     # At a small scale scans were worth 0.04 bits more than as many parameters in wider branches.
     # Foresight: a head for training alone that foretells the byte after the next.
     model = replace(run.model, pattern="gaf" * 12, foresight=1)
-    # As its figure was made: the last checkpoint was whole half a minute before the twentieth.
+    # As its figure was made: the last checkpoint was whole 25 s before the twentieth minute.
     train = replace(run.train, minutes=19.1)
     return replace(run, recipe="enwik8_20min", model=model, train=train)
 
