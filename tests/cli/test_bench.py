@@ -69,7 +69,7 @@ def test_results_are_kept_in_a_file(sparing: Sparing, tmp_path: Path) -> None:
     [
         (["train", "enwik8_sha_rn"], "did you mean 'enwik8_sha_rnn'?"),
         (["train", *TINY, *CPU, "--steps", "0"], "steps must be at least 1"),
-        (["train", *TINY, "--threads", "0"], "threads must be at least 1"),
+        (["train", *TINY, "--threads", "0"], "threads must be from 1 to 4096"),
         (["train", "--set", "model.dmi=3"], "did you mean 'model.dim'?"),
         (["train", *TINY, "--out", "no/such/folder.jsonl"], "cannot be written to"),
         (["train", "--size", "huge"], "huge"),
