@@ -178,3 +178,19 @@ def test_a_figure_is_of_the_weights_it_was_made_with(
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test"]["step"] == before
     assert folder.step("best") == 999
+
+
+def test_the_first_best_of_a_run_does_not_lend_its_name_to_figures_of_the_last(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(run)
+    (folder.checkpoints / "best").rename(run / "aside")
+
+    def best_meanwhile(*given: Any, **more: Any) -> Any:
+        (run / "aside").rename(folder.checkpoints / "best")
+        return carried(*given, **more)
+
+    monkeypatch.setattr("sparing.runs.measure.carried", best_meanwhile)
+    assert sparing("evaluate", run, "--split", "test").status == 0
+    assert results(run)["test, last"]["checkpoint"] == "last"
+    assert "test" not in results(run)

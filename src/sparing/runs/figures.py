@@ -111,7 +111,8 @@ def _reached(folder: RunFolder) -> dict[str, int]:
 
 def device_of(folder: RunFolder) -> str | None:
     """What the run was trained on."""
-    device = _stored(folder, "provenance").get("device")
+    known = (folder.path / "provenance.json").exists()
+    device = folder.read("provenance").get("device") if known else None
     return device if isinstance(device, str) else None
 
 
@@ -158,12 +159,8 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _stored(folder: RunFolder, name: str) -> dict[str, Any]:
-    return folder.read(name) if (folder.path / f"{name}.json").exists() else {}
-
-
 def _results(folder: RunFolder) -> dict[str, Any]:
-    found = _stored(folder, "results")
+    found = folder.results()
     for name, value in found.items():
         if value is not None and not isinstance(value, Mapping):
             raise UserError(f"{folder.path / 'results.json'} is damaged: {name} is not an object")

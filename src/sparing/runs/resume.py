@@ -44,7 +44,7 @@ def resume(
 
 def _refuse_without_weights(folder: RunFolder) -> None:
     """Figures are of weights: to begin anew would leave them beside others."""
-    if (folder.path / "results.json").exists():
+    if folder.results():
         raise UserError(f"run {folder.path} has figures but no checkpoint; start a new one")
 
 

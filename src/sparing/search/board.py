@@ -227,11 +227,7 @@ def _trainings(
 
 def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardware) -> int:
     """Train and test one network, unless that is done; go on where it was cut."""
-    if (
-        is_run(path)
-        and (path / "results.json").exists()
-        and "test" in open_run(path).read("results")
-    ):
+    if is_run(path) and "test" in open_run(path).results():
         return 0
     signal = train(run, path, replace(options, resume=is_run(path)))
     if signal:

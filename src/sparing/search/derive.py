@@ -88,9 +88,7 @@ def _told(folder: RunFolder) -> list[dict[str, float]]:
 
 def _steps(folder: RunFolder) -> int | None:
     """At which step the search ended; None before that."""
-    if not (folder.path / "results.json").exists():
-        return None
-    training = folder.read("results").get("training")
+    training = folder.results().get("training")
     steps = training.get("steps") if isinstance(training, dict) else None
     return steps if isinstance(steps, int) else None
 
