@@ -1,7 +1,8 @@
 """The kernels behind `fused`: some channels of one lane each, tile after tile of positions.
 
 Within a tile the recurrence is an associative scan; from tile to tile one row is carried on.
-Positions beyond the segment change nothing: they keep what they find.
+Positions beyond the segment change nothing: they keep what they find. While one tile is scanned,
+STAGES - 1 more are on their way from memory.
 """
 
 import triton
@@ -53,7 +54,7 @@ def _row_of(tile, number, TIMES: tl.constexpr):
 @triton.jit
 def forward(
     gates, initial, y, cells, segment,
-    DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr,
+    DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Outputs, and every cell, which the way back needs."""
     lane, channel, exists = _column(DIM, CHANNELS)
@@ -61,7 +62,7 @@ def forward(
     y += lane * segment * DIM
     cells += lane * segment * DIM
     cell = tl.load(initial + lane * DIM + channel, mask=exists, other=0.0)
-    for start in range(0, segment, TIMES):
+    for start in tl.range(0, segment, TIMES, num_stages=STAGES):
         time = start + tl.arange(0, TIMES)
         inside = (time < segment)[:, None] & exists[None, :]
         candidate = _tanh(_rows(gates, time, 3 * DIM, channel, inside))
@@ -78,7 +79,7 @@ def forward(
 @triton.jit
 def backward(
     gates, initial, cells, d_y, d_last, d_gates, d_initial, segment,
-    DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr,
+    DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gates and of the first cells; the scan runs from the last tile to the first.
 
@@ -92,7 +93,7 @@ def backward(
     first = tl.load(initial + lane * DIM + channel, mask=exists, other=0.0)
     d_cell = tl.load(d_last + lane * DIM + channel, mask=exists, other=0.0)
     tiles = tl.cdiv(segment, TIMES)
-    for tile in range(0, tiles):
+    for tile in tl.range(0, tiles, num_stages=STAGES):
         time = (tiles - 1 - tile) * TIMES + tl.arange(0, TIMES)
         inside = (time < segment)[:, None] & exists[None, :]
         candidate = _tanh(_rows(gates, time, 3 * DIM, channel, inside))
