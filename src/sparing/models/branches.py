@@ -51,6 +51,9 @@ class StackConfig:
     """Adaptive span: positions over which a window fades out."""
     gated: bool = False
     """Adaptive span: every head's output is scaled by a gate that reads the stream."""
+    key_shift: bool = False
+    """Adaptive span: a value goes with the key of the position before it, so that whoever finds a
+    place like its own reads what came next there."""
     ngrams: tuple[int, ...] = ()
     """Lengths of the token groups, from 2 on, that have hashed vectors; none: single tokens."""
     ngram_rows: int = 32768
@@ -146,6 +149,7 @@ def _span(c: StackConfig) -> Block:
         price=c.span_price,
         dropout=c.dropout,
         gated=c.gated,
+        key_shift=c.key_shift,
         rounds=c.rounds,
     )
 

@@ -45,6 +45,48 @@ def test_a_shut_gate_lets_nothing_through() -> None:
     assert block(hidden, block.initial_state(2, hidden))[0].abs().max() < 1e-6
 
 
+def test_shifted_keys_obey_them_too() -> None:
+    laws.everything(attention(key_shift=True))
+
+
+def finder(**settings: object) -> SpanAttention:
+    """One head that looks for its own letter (hidden is one-hot), whatever the distance."""
+    block = SpanAttention(8, 1, 8, limit=64, starts=(32,), **settings)
+    with torch.no_grad():
+        block.attend.entries.weight.copy_(torch.eye(8).repeat(3, 1))
+        block.attend.output.weight.copy_(torch.eye(8))
+        block.attend.gain_H.fill_(20.0)
+        block.attend.rotary.cosine_PF.fill_(1.0)
+        block.attend.rotary.sine_PF.fill_(0.0)
+    return block
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_with_shifted_keys_one_look_finds_what_came_next(cut: int) -> None:
+    text = torch.nn.functional.one_hot(torch.tensor([[3, 5, 1, 3]]), 8).float()
+    found = {}
+    for shifted in (False, True):
+        block = finder(key_shift=shifted)
+        state = block.initial_state(1, text)
+        for piece in (text[:, :cut], text[:, cut:]):
+            if piece.size(1):
+                delta, after = block(piece, state)
+                state = block.kept(state, after)
+        found[shifted] = int(delta[0, -1].argmax())
+    assert found == {False: 3, True: 5}
+
+
+def test_a_lane_that_begins_anew_has_no_key_waiting() -> None:
+    block = laws.lively(attention(key_shift=True))
+    hidden = laws.stream()
+    state = block.initial_state(2, hidden)
+    after = block.kept(state, block(hidden, state)[1])
+    begun = block.restarted(after, torch.tensor([True, False]))
+    assert begun["key"][0].abs().max() == 0
+    assert torch.equal(begun["key"][1], after["key"][1])
+    assert after["key"][1].abs().max() > 0
+
+
 def test_spans_stay_between_nothing_and_the_limit() -> None:
     block = attention()
     with torch.no_grad():

@@ -18,7 +18,7 @@ from sparing.nn.dropout import Dropout
 from sparing.nn.rotary import Rotary
 from sparing.nn.scroll import Scroll
 from sparing.nn.stacked import StackedLinear
-from sparing.nn.state import State, emptied
+from sparing.nn.state import State, emptied, zeroed
 from sparing.ops.rotated_entries import rotated_entries
 from sparing.ops.window_attention import Edge, window_attention
 
@@ -27,13 +27,25 @@ GRAIN = 256
 
 
 class SpanHeads(nn.Module):
-    """Normed queries and keys, rotated; windows with a soft edge; one output matrix."""
+    """Normed queries and keys, rotated; windows with a soft edge; one output matrix.
+
+    With `key_shift` a value goes with the key of the position before it: whoever finds a place like
+    its own reads what came next there. Without it, that takes two attentions, one behind the other.
+    """
 
     def __init__(  # noqa: PLR0913  all but three are keyword-only
-        self, dim: int, heads: int, head_dim: int, *, ramp: int, dropout: float, gated: bool
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        *,
+        ramp: int,
+        dropout: float,
+        gated: bool,
+        key_shift: bool,
     ) -> None:
         super().__init__()
-        self.heads, self.head_dim, self.ramp = heads, head_dim, ramp
+        self.heads, self.head_dim, self.ramp, self.key_shift = heads, head_dim, ramp, key_shift
         self.entries = StackedLinear(dim, heads * head_dim, blocks=3, bias=False)
         self.output = nn.Linear(heads * head_dim, dim, bias=False)
         self.gain_H = nn.Parameter(torch.ones(heads))
@@ -45,31 +57,35 @@ class SpanHeads(nn.Module):
         nn.init.normal_(self.entries.weight, std=0.5 * dim**-0.5)
         nn.init.zeros_(self.output.weight)
 
-    def forward(
-        self, hidden_BTD: Tensor, memory_BM2HK: Tensor, seen_B: Tensor, span_H: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """What to add to the stream, and this segment's own entries."""
-        query_BTHK, fresh_BT2HK = self._projected(hidden_BTD, seen_B)
-        first_B = (memory_BM2HK.size(1) - seen_B).clamp(min=0)
+    def forward(self, hidden_BTD: Tensor, state: State, span_H: Tensor) -> tuple[Tensor, State]:
+        """What to add to the stream, and what there is to carry on, its `fresh` entries first."""
+        query_BTHK, after = self.projected(hidden_BTD, state)
+        memory_BM2HK = state["entries"]
+        first_B = (memory_BM2HK.size(1) - state["seen"]).clamp(min=0)
         mixed_BTHK = window_attention(
-            query_BTHK, fresh_BT2HK, memory_BM2HK, Edge(span_H, first_B, self.ramp)
+            query_BTHK, after["fresh"], memory_BM2HK, Edge(span_H, first_B, self.ramp)
         )
         if self.gate is not None:
             # Twice a half at first: a gate that has learnt nothing is open.
             open_BTH = 2 * torch.sigmoid(self.gate(_unit(hidden_BTD)))
             mixed_BTHK = mixed_BTHK * open_BTH[..., None]
-        return self.dropout(self.output(mixed_BTHK.flatten(2))), fresh_BT2HK.detach()
+        delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
+        return delta_BTD, {name: tensor.detach() for name, tensor in after.items()}
 
-    def entries_of(self, hidden_BTD: Tensor, seen_B: Tensor) -> Tensor:
-        """The segment's own entries, and nothing else done."""
-        return self._projected(hidden_BTD, seen_B)[1]
-
-    def _projected(self, hidden_BTD: Tensor, seen_B: Tensor) -> tuple[Tensor, Tensor]:
+    def projected(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Queries, and what there is to carry on; nobody has attended yet."""
         three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
+        after = {"seen": state["seen"] + hidden_BTD.size(1)}
+        if self.key_shift:
+            query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
+            # A copy: a view would keep all three alive.
+            after["key"] = key_BTHK[:, -1].to(state["key"].dtype, copy=True)
+            earlier_BTHK = torch.cat([state["key"].to(key_BTHK)[:, None], key_BTHK[:, :-1]], dim=1)
+            three_BT3HK = torch.stack([query_BTHK, earlier_BTHK, value_BTHK], dim=2)
         query_BTHK, fresh_BT2HK = rotated_entries(
-            three_BT3HK, self.gain_H, self.rotary.turns, seen_B
+            three_BT3HK, self.gain_H, self.rotary.turns, state["seen"]
         )
-        return query_BTHK, fresh_BT2HK.to(compute_dtype(fresh_BT2HK))
+        return query_BTHK, {"fresh": fresh_BT2HK.to(compute_dtype(fresh_BT2HK)), **after}
 
 
 class SpanAttention(Block):
@@ -92,6 +108,7 @@ class SpanAttention(Block):
         price: float = 0.0,
         dropout: float = 0.0,
         gated: bool = False,
+        key_shift: bool = False,
         rounds: int = 1,
     ) -> None:
         """`starts` are the first spans in positions, dealt to the heads in turn.
@@ -102,7 +119,9 @@ class SpanAttention(Block):
         if limit < 1 or not starts or not all(0 <= start <= limit for start in starts):
             raise ValueError(f"spans must start between 0 and the limit {limit}, not at {starts}")
         self.dim, self.limit, self.price = dim, limit, price
-        self.attend = SpanHeads(dim, heads, head_dim, ramp=ramp, dropout=dropout, gated=gated)
+        self.attend = SpanHeads(
+            dim, heads, head_dim, ramp=ramp, dropout=dropout, gated=gated, key_shift=key_shift
+        )
         first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
         # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
         self.log_span = nn.Parameter(torch.tensor(first, dtype=torch.float32))
@@ -121,31 +140,35 @@ class SpanAttention(Block):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Room for a window, of which nothing exists yet."""
-        shape = (batch, self.window, 2, self.attend.heads, self.attend.head_dim)
-        return {
-            "entries": like.new_zeros(shape, dtype=compute_dtype(like)),
+        shape, narrow = (self.attend.heads, self.attend.head_dim), compute_dtype(like)
+        state = {
+            "entries": like.new_zeros(batch, self.window, 2, *shape, dtype=narrow),
             "seen": torch.zeros(batch, dtype=torch.int64, device=like.device),
         }
+        if self.attend.key_shift:
+            state["key"] = like.new_zeros(batch, *shape, dtype=narrow)
+        return state
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
-        delta_BTD, fresh = self.attend(hidden_BTD, state["entries"], state["seen"], self.spans())
-        return delta_BTD, {"fresh": fresh, "seen": state["seen"] + hidden_BTD.size(1)}
+        delta_BTD, after = self.attend(hidden_BTD, state, self.spans())
+        return delta_BTD, after
 
     @torch.no_grad()
     def idle(self, hidden_BTD: Tensor, state: State) -> State:
         """Entries are projected and kept; nobody attends to them yet."""
-        fresh = self.attend.entries_of(hidden_BTD, state["seen"])
-        return {"fresh": fresh, "seen": state["seen"] + hidden_BTD.size(1)}
+        return self.attend.projected(hidden_BTD, state)[1]
 
     def kept(self, before: State, after: State) -> State:
-        """The newest entries, as far as the longest window reaches."""
+        """The newest entries, as far as the longest window reaches, and the rest as it is."""
         entries = self.scroll.extended(before["entries"], after["fresh"], self.window)
-        return {"entries": entries, "seen": after["seen"]}
+        rest = {name: tensor for name, tensor in after.items() if name != "fresh"}
+        return {"entries": entries, **rest}
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """Entries stay where they are; those of the chosen lanes no longer exist."""
-        return emptied(state, lanes_B)
+        last = {name: state[name] for name in state if name == "key"}
+        return emptied(state, lanes_B) | zeroed(last, lanes_B)
 
     def penalty(self, zero: Tensor) -> Tensor:
         """The mean span times its price."""
@@ -172,8 +195,9 @@ class SpanAttention(Block):
         return 2.0 * (matrices + 2 * seen * self.attend.head_dim)
 
     def state_numbers(self) -> int:
-        """Keys and values of one window, and the count of positions."""
-        return self.window * 2 * self.attend.heads * self.attend.head_dim + 1
+        """Keys and values of one window, the last key if it waits, and the count of positions."""
+        vectors = self.window * 2 + self.attend.key_shift
+        return vectors * self.attend.heads * self.attend.head_dim + 1
 
 
 class Glance:
