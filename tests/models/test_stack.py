@@ -145,6 +145,8 @@ def test_the_price_list_follows_what_was_learnt() -> None:
         ({"ngrams": (2,), "ngram_rows": 0}, "power of two"),
         ({"span_limit": 1 << 15}, "below"),
         ({"dropout": 1.0}, "below 1"),
+        ({"turning": 1.5}, "turning must be between 0 and 1"),
+        ({"turning": float("nan")}, "turning must be between 0 and 1"),
     ],
 )
 def test_settings_that_cannot_be_built_are_refused(settings: dict, complaint: str) -> None:

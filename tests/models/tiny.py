@@ -147,7 +147,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack dense": _stack("ff"),
     "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
     "stack with foresight": _stack(
-        "a f", gated=True, key_shift=True, activation="swiglu", foresight=2
+        "a f", gated=True, key_shift=True, turning=0.5, activation="swiglu", foresight=2
     ),
     "stack in rounds": _stack("a [f a l] f", rounds=3, ngrams=(2,), ngram_rows=16, ngram_dim=3),
     "stack gelu": _stack("aif", activation="gelu"),

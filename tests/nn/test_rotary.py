@@ -33,3 +33,13 @@ def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
 def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="even"):
         Rotary(7)
+
+
+def test_pairs_that_do_not_turn_read_alike_everywhere() -> None:
+    x = torch.randn(1, 4, 1, 16)
+    turned = rotated(x, Rotary(16, turning=0.25).turns, torch.tensor([1000]))
+    # Channels i and 8 + i are a pair; two of eight turn.
+    still = [*range(2, 8), *range(10, 16)]
+    assert torch.equal(turned[..., still], x[..., still])
+    assert (turned[..., [0, 1, 8, 9]] - x[..., [0, 1, 8, 9]]).abs().amin() > 0
+    assert torch.equal(rotated(x, Rotary(16, turning=0.0).turns, torch.tensor([9])), x)

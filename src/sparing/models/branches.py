@@ -54,6 +54,9 @@ class StackConfig:
     key_shift: bool = False
     """Adaptive span: a value goes with the key of the position before it, so that whoever finds a
     place like its own reads what came next there."""
+    turning: float = 1.0
+    """Adaptive span: the share of a head's channels that turn with the position; the others compare
+    what is there, however far away. With none, only the window tells far from near."""
     ngrams: tuple[int, ...] = ()
     """Lengths of the token groups, from 2 on, that have hashed vectors; none: single tokens."""
     ngram_rows: int = 32768
@@ -91,6 +94,8 @@ class StackConfig:
         for name in RATES:
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+        if not 0 <= self.turning <= 1:
+            raise ValueError(f"turning must be between 0 and 1, not {self.turning}")
         looped(self.pattern, self.rounds)
         if not self.letters or set(self.letters) - set(BRANCHES):
             known = ", ".join(f"{letter} {why}" for letter, (why, _) in BRANCHES.items())
@@ -150,6 +155,7 @@ def _span(c: StackConfig) -> Block:
         dropout=c.dropout,
         gated=c.gated,
         key_shift=c.key_shift,
+        turning=c.turning,
         rounds=c.rounds,
     )
 

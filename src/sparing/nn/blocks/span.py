@@ -43,13 +43,14 @@ class SpanHeads(nn.Module):
         dropout: float,
         gated: bool,
         key_shift: bool,
+        turning: float,
     ) -> None:
         super().__init__()
         self.heads, self.head_dim, self.ramp, self.key_shift = heads, head_dim, ramp, key_shift
         self.entries = StackedLinear(dim, heads * head_dim, blocks=3, bias=False)
         self.output = nn.Linear(heads * head_dim, dim, bias=False)
         self.gain_H = nn.Parameter(torch.ones(heads))
-        self.rotary = Rotary(head_dim)
+        self.rotary = Rotary(head_dim, turning=turning)
         self.dropout = Dropout(dropout)
         self.gate = nn.Linear(dim, heads, bias=False) if gated else None
         if self.gate is not None:
@@ -109,9 +110,11 @@ class SpanAttention(Block):
         dropout: float = 0.0,
         gated: bool = False,
         key_shift: bool = False,
+        turning: float = 1.0,
         rounds: int = 1,
     ) -> None:
-        """`starts` are the first spans in positions, dealt to the heads in turn.
+        """`starts` are the first spans in positions, dealt to the heads in turn; `turning` is the
+        share of a head's channels that are rotated by position.
 
         A branch that is asked several times a segment, in `rounds`, has as many memories to write.
         """
@@ -120,7 +123,14 @@ class SpanAttention(Block):
             raise ValueError(f"spans must start between 0 and the limit {limit}, not at {starts}")
         self.dim, self.limit, self.price = dim, limit, price
         self.attend = SpanHeads(
-            dim, heads, head_dim, ramp=ramp, dropout=dropout, gated=gated, key_shift=key_shift
+            dim,
+            heads,
+            head_dim,
+            ramp=ramp,
+            dropout=dropout,
+            gated=gated,
+            key_shift=key_shift,
+            turning=turning,
         )
         first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
         # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
