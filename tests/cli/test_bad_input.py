@@ -92,6 +92,15 @@ def test_unusable_texts_are_refused(
     assert not out.exists()
 
 
+def test_a_budget_too_short_for_one_step_is_refused(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["--data", corpus, "--out", out, *settings("train.minutes=1e-6"), "--quiet"]
+    refused(sparing("train", "quickstart", *words), "no step was made", "train.minutes=1e-06")
+    assert not out.exists()
+
+
 def test_binary_files_train_as_bytes(sparing: Sparing, tmp_path: Path) -> None:
     file = tmp_path / "binary"
     file.write_bytes(bytes(range(256)) * 30)
