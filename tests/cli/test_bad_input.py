@@ -92,6 +92,15 @@ def test_unusable_texts_are_refused(
     assert not out.exists()
 
 
+def test_in_a_log_a_complaint_has_a_line_of_its_own(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    more = settings("train.batch=100000")
+    said = sparing("train", "quickstart", "--data", corpus, "--out", tmp_path / "out", *more)
+    refused(said)
+    assert said.err.startswith("sparing: ")
+
+
 def test_a_budget_too_short_for_one_step_is_refused(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:

@@ -173,7 +173,9 @@ def _build(folder: Path, config: DataConfig, texts: dict[str, bytes], progress: 
         raise UserError(f"{config.corpus} holds NUL bytes, so it is not text; set data.vocab=bytes")
     vocab = learn(config.vocab, texts["train"], config.vocab_size, symbol_order=config.symbol_order)
     with building(folder) as scratch:
-        bar = tqdm(SPLITS, f"tokenising {config.corpus}", disable=not progress, leave=False)
+        # None: tqdm stays silent where nobody watches, as in a log.
+        silent = None if progress else True
+        bar = tqdm(SPLITS, f"tokenising {config.corpus}", disable=silent, leave=False)
         manifest = {
             "format": FORMAT,
             "config": to_json(config),
