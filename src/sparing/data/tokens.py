@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,9 @@ def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = 
     if not folder.exists():
         texts = read_splits(config.corpus, source, progress=progress)
         _build(folder, config, texts, progress)
+    elif source is not None and progress:
+        again = f"--from {source} is not read; remove that folder to tokenise anew"
+        tqdm.write(f"{config.corpus} is tokenised already, in {folder}: {again}", file=sys.stderr)
     return open_tokens(folder)
 
 
