@@ -50,6 +50,7 @@ def refused(said: Said, *words: str) -> None:
         (["bench", "evaluate", "--memory", "-1"], ["--memory"]),
         (["bench", "train", "quickstart", "--threads", "99999999999"], ["threads", "4096"]),
         (["bench", "span", "enwik8_20min"], ["is a stack", "adaptive_span"]),
+        (["bench", "evaluate", "--memory", "1000000000"], ["memory 1,000,000,000", "segment"]),
         (["trian", "quickstart"], ["train"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["generate", "nowhere"], ["nowhere"]),
@@ -68,6 +69,29 @@ def test_it_says_what_is_wrong(
     monkeypatch.chdir(tmp_path)
     refused(sparing(*command), *words)
     assert not list(tmp_path.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "absurd", "words"),
+    [
+        ("quickstart", "depth=10000000", ["depth must be at most 1,000"]),
+        ("wikitext2_awd_lstm", "depth=10000000", ["depth must be at most 1,000"]),
+        ("enwik8_20min", "heads=10000000", ["heads must be at most 1,000"]),
+        ("enwik8_20min", "foresight=10000000", ["foresight must be at most 1,000"]),
+        ("enwik8_20min", "pattern=[gaf] rounds=10000000", ["rounds must be at most 1,000"]),
+        (
+            "quickstart",
+            "depth=1000 dim=16384 boom_dim=16384",
+            ["parameters take", "TiB", "this machine has"],
+        ),
+    ],
+)
+def test_absurd_sizes_are_refused_before_they_are_tried(
+    name: str, absurd: str, words: list[str], sparing: Sparing, tmp_path: Path
+) -> None:
+    more = [word for each in absurd.split() for word in ("--set", f"model.{each}")]
+    refused(sparing("train", name, "--out", tmp_path / "out", *more), *words)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from sparing.errors import UserError
 from sparing.files import claimed, locked
 from sparing.launch import launch
 from sparing.models import FAMILIES
+from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, build_stream, build_training, stream_config
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.desk import build_desk
@@ -28,6 +29,7 @@ from sparing.train.joining import together
 from sparing.train.loop import fit, spent
 from sparing.train.many import Joining
 from sparing.train.training import Desk, Training
+from sparing.units import human_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,10 +76,24 @@ def refuse_unfit(run: RunConfig) -> None:
     """What several processes, or a batch in small pieces, cannot train; said before any work."""
     if launch().size > 1 and FAMILIES[run.family].model.alone:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
-    if build_model(run, "meta").apart and run.train.batch < 2 * run.train.batch_split:
+    model = build_model(run, "meta")
+    _refuse_beyond_memory(model)
+    if model.apart and run.train.batch < 2 * run.train.batch_split:
         raise UserError(
             "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
             "lower train.batch_split"
+        )
+
+
+def _refuse_beyond_memory(model: LanguageModel) -> None:
+    """Weights are drawn on the CPU; asked for bit by bit, too many would get the process killed."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    if size > device.machine_bytes():
+        held = human_bytes(device.machine_bytes())
+        raise UserError(
+            f"{count:,} parameters take {human_bytes(size)}, and this machine has {held}; "
+            "choose smaller sizes"
         )
 
 
