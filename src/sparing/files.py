@@ -121,8 +121,8 @@ def claimed(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
             yield
         except BaseException:
             # While it is still held: nobody else can have begun to write there.
-            if made and [path.name for path in folder.iterdir()] == [LOCK]:
-                with suppress(OSError):
+            with suppress(OSError):
+                if made and [path.name for path in folder.iterdir()] == [LOCK]:
                     (folder / LOCK).unlink()
                     folder.rmdir()
             raise

@@ -28,8 +28,6 @@ CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
 """What could move the cursor, colour the screen or ring: C0, DEL and C1."""
-
-
 WIDTH = 100
 """Columns of a report."""
 GLUE = "\N{NO-BREAK SPACE}"

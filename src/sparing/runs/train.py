@@ -73,7 +73,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 
 def refuse_unfit(run: RunConfig) -> None:
-    """What several processes, or a batch in small pieces, cannot train; said before any work."""
+    """What several processes, a batch in pieces or this machine cannot train, before any work."""
     if launch().size > 1 and FAMILIES[run.family].model.alone:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
     model = build_model(run, "meta")
