@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from sparing.errors import UserError
-from sparing.files import locked, read_json, read_object, write_bytes, write_json, writing
+from sparing.files import (
+    claimed,
+    locked,
+    read_json,
+    read_object,
+    write_bytes,
+    write_json,
+    writing,
+)
 
 
 def fail_half_way(path: Path) -> None:
@@ -114,3 +122,27 @@ def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
     with locked(tmp_path, wait_s=10):
         pass
     thread.join()
+
+
+@pytest.mark.parametrize(("before", "written", "left"), [
+    ([], [], None),
+    ([], ["config.json"], [".lock", "config.json"]),
+    (["notes"], [], [".lock", "notes"]),
+])  # fmt: skip
+def test_a_folder_made_in_vain_goes_again_and_others_stay(
+    before: list[str], written: list[str], left: list[str] | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for name in before:
+        folder.mkdir()
+        (folder / name).touch()
+
+    def fail() -> None:
+        with claimed(folder):
+            for name in written:
+                (folder / name).touch()
+            raise UserError("no")
+
+    with pytest.raises(UserError, match="no"):
+        fail()
+    assert (sorted(os.listdir(folder)) if folder.exists() else None) == left

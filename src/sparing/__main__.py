@@ -1,23 +1,40 @@
 """`python -m sparing` is `sparing`."""
 
 import os
+import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-
-from sparing.launch import launched
 
 
 def run() -> int:
-    """The command line, imported inside: an early Ctrl-C finds no traceback to print."""
+    """The command line."""
+    main, launched = _imported()
     try:
-        from sparing.cli.main import main
-
         status = main()
     except KeyboardInterrupt:
         status = 130
     if launched():
         _end(status)
     return status
+
+
+def _imported() -> tuple[Callable[[], int], Callable[[], bool]]:
+    """What we need of our own, imported where an early Ctrl-C does no harm.
+
+    Nothing is under way yet, so it ends the process there and then; an exception would be printed
+    with a traceback by some of the libraries imported and swallowed by others.
+    """
+    watched = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # In the background of a shell it is ignored, and stays so.
+    if watched:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    from sparing.cli.main import main
+    from sparing.launch import launched
+
+    if watched:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return main, launched
 
 
 def _end(status: int) -> None:

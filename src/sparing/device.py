@@ -1,6 +1,7 @@
 """Where the numbers live and how many bits they get."""
 
 import ctypes
+import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -97,6 +98,11 @@ def _settle(precision: Precision, device: torch.device) -> Precision:
         # Half-precision kernels are for GPUs; a recipe made for one still runs here.
         return "float32"
     return precision
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, all of it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def seed_everything(seed: int) -> None:

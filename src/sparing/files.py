@@ -7,11 +7,13 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sparing.errors import UserError
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -86,7 +88,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(folder: Path, *, name: str = ".lock", wait_s: float = 0.0) -> Iterator[None]:
+def locked(folder: Path, *, name: str = LOCK, wait_s: float = 0.0) -> Iterator[None]:
     """Hold `folder` for this process; the kernel lets go of it however the process ends.
 
     While another process holds it, wait `wait_s` for that one to let go, then refuse; `math.inf`
@@ -105,3 +107,22 @@ def locked(folder: Path, *, name: str = ".lock", wait_s: float = 0.0) -> Iterato
                     raise UserError(f"{folder} is in use by another process") from None
                 time.sleep(0.05)
         yield
+
+
+@contextmanager
+def claimed(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold `folder` as `locked` does; one that this made goes again if the block fails at once.
+
+    At once: before anything was written into it.
+    """
+    made = not folder.exists()
+    with locked(folder, wait_s=wait_s):
+        try:
+            yield
+        except BaseException:
+            # While it is still held: nobody else can have begun to write there.
+            with suppress(OSError):
+                if made and [path.name for path in folder.iterdir()] == [LOCK]:
+                    (folder / LOCK).unlink()
+                    folder.rmdir()
+            raise

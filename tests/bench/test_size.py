@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from sparing.bench.size import SHRINK, settle, small
+from sparing.bench.size import DIM, settle, small
+from sparing.models.cost import cost
+from sparing.runs.build import build_model
 from sparing.runs.config import with_settings
 from sparing.runs.recipes import RECIPES, recipe
 
@@ -37,11 +39,26 @@ def test_the_paper_model_becomes_one_for_two_cores() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_family_without_a_small_model_keeps_its_own(name: str) -> None:
-    run = recipe(name)
-    shrunk = small(run, "train")
-    assert run.family in SHRINK or shrunk.model == run.model
-    assert shrunk == run or shrunk.train.batch * shrunk.train.segment <= 8 * 128
+def test_every_recipe_becomes_small(name: str) -> None:
+    for purpose in DIM:
+        run = small(recipe(name), purpose)
+        price = cost(build_model(run, "meta"))
+        assert price.parameters_training < 25e6
+        assert run.train.batch * price.state_bytes < 60e6
+        assert run == recipe(name) or run.train.batch * run.train.segment <= 8 * 128
+
+
+def test_a_stack_keeps_two_branches_of_every_kind() -> None:
+    patterns = {
+        name: small(recipe(name), "train").model.pattern
+        for name in ("enwik8_20min", "enwik8_20min_sha", "enwik8_sandwich", "toy_par_search")
+    }
+    assert list(patterns.values()) == ["gafgaf", "lflfa", "xxff", "xfxf"]
+
+
+def test_recurrent_layers_are_what_is_narrowed() -> None:
+    model = small(recipe("enwik8_mlstm"), "train").model
+    assert (model.hidden_dim, model.dim) == (512, 400 * 512 // 2800)
 
 
 def test_a_model_made_for_a_cpu_is_left_as_it_is() -> None:

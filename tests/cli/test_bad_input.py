@@ -50,6 +50,7 @@ def refused(said: Said, *words: str) -> None:
         (["bench", "evaluate", "--memory", "-1"], ["--memory"]),
         (["bench", "train", "quickstart", "--threads", "99999999999"], ["threads", "4096"]),
         (["bench", "span", "enwik8_20min"], ["is a stack", "adaptive_span"]),
+        (["bench", "evaluate", "--memory", "1000000000"], ["memory 1,000,000,000", "segment"]),
         (["trian", "quickstart"], ["train"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["generate", "nowhere"], ["nowhere"]),
@@ -71,6 +72,29 @@ def test_it_says_what_is_wrong(
 
 
 @pytest.mark.parametrize(
+    ("name", "absurd", "words"),
+    [
+        ("quickstart", "depth=10000000", ["depth must be at most 1,000"]),
+        ("wikitext2_awd_lstm", "depth=10000000", ["depth must be at most 1,000"]),
+        ("enwik8_20min", "heads=10000000", ["heads must be at most 1,000"]),
+        ("enwik8_20min", "foresight=10000000", ["foresight must be at most 1,000"]),
+        ("enwik8_20min", "pattern=[gaf] rounds=10000000", ["rounds must be at most 1,000"]),
+        (
+            "quickstart",
+            "depth=1000 dim=16384 boom_dim=16384",
+            ["parameters take", "TiB", "this machine has"],
+        ),
+    ],
+)
+def test_absurd_sizes_are_refused_before_they_are_tried(
+    name: str, absurd: str, words: list[str], sparing: Sparing, tmp_path: Path
+) -> None:
+    more = [word for each in absurd.split() for word in ("--set", f"model.{each}")]
+    refused(sparing("train", name, "--out", tmp_path / "out", *more), *words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("content", "vocab", "words"),
     [
         (b"", "bytes", ["holds no text"]),
@@ -89,6 +113,24 @@ def test_unusable_texts_are_refused(
     more = settings(f"data.vocab={vocab}")
     said = sparing("train", "quickstart", "--data", file, "--out", out, *more, "--quiet")
     refused(said, *words)
+    assert not out.exists()
+
+
+def test_in_a_log_a_complaint_has_a_line_of_its_own(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    more = settings("train.batch=100000")
+    said = sparing("train", "quickstart", "--data", corpus, "--out", tmp_path / "out", *more)
+    refused(said)
+    assert said.err.startswith("sparing: ")
+
+
+def test_a_budget_too_short_for_one_step_is_refused(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["--data", corpus, "--out", out, *settings("train.minutes=1e-6"), "--quiet"]
+    refused(sparing("train", "quickstart", *words), "no step was made", "train.minutes=1e-06")
     assert not out.exists()
 
 

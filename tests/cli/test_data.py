@@ -1,8 +1,13 @@
 """`sparing data` from the command line."""
 
+import hashlib
+import shutil
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Sparing
+
+from sparing.data.corpora import CORPORA, Corpus
 
 
 def test_cut_offs_of_a_text_of_ones_own(corpus: Path, sparing: Sparing) -> None:
@@ -23,3 +28,23 @@ def test_cut_offs_that_cannot_be_are_refused(corpus: Path, sparing: Sparing) -> 
     said = sparing("data", "cutoffs", corpus, "--vocab", "bytes", "--head", 250)
     assert said.status == 2
     assert "256 words cannot be cut 3 times with at least 250 in the head" in said.err
+
+
+def test_a_copy_that_is_not_read_is_told_of_and_how_it_would_be(
+    corpus: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"text": f"sha256:{hashlib.sha256(corpus.read_bytes()).hexdigest()}"}
+    foxes = Corpus(name="foxes", description="", local_names=("text.txt",), checksums=known)
+    monkeypatch.setitem(CORPORA, "foxes", foxes)
+    words = ("data", "prepare", "foxes", "--json", "--from", corpus)
+    first = sparing(*words)
+    assert (first.status, first.err) == (0, "")
+    folder = Path(first.json()["folder"])
+    corpus.write_text("another text")
+    again = sparing(*words)
+    assert again.status == 0
+    assert again.err.count("\n") == 1
+    for said in (f"already, in {folder}", f"--from {corpus} is not read", "remove that folder"):
+        assert said in again.err
+    shutil.rmtree(folder)
+    assert sparing(*words).status == 2

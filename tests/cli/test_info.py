@@ -30,6 +30,15 @@ def test_a_run_is_priced_too(run: Path, sparing: Sparing) -> None:
     assert report["flops_per_byte"] == report["flops_per_token"] > 0
 
 
+def test_a_run_is_told_of_in_lines_that_fit(run: Path, sparing: Sparing) -> None:
+    lines = sparing("info", run).out.splitlines()
+    # A path stays in one piece.
+    assert [line for line in lines if len(line) > 100 and "/" not in line] == []
+    words = " ".join(" ".join(lines).split())
+    assert "provenance commit " in words
+    assert "results training steps 12, tokens 768, " in words
+
+
 @pytest.mark.parametrize(
     "setting",
     ["ngrams=1", "ngram_rows=1000", "head_dim=15", "span_starts=-1", "ngram_dim=0", "shrink=0"],

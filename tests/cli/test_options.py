@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sparing.cli.options import say
+from sparing.cli.options import say, show
 
 WILD = "a\tb\n\x1b[31mred\x07\x00\r\x7f\x9b2Jé€"
 
@@ -36,3 +36,22 @@ def test_a_terminal_is_spared_control_characters(monkeypatch: pytest.MonkeyPatch
 
 def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(monkeypatch, terminal=False) == WILD
+
+
+def test_a_report_has_lines_of_a_hundred_columns_and_a_command_to_copy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["sparing", "train", "quickstart", "--data", "two words"]
+    parts = {f"part {at}": {"number": 1_000_000 + at, "of": "itit"} for at in range(2)}
+    show({"a": 1, "long": {"command": command, **parts, "word": "x" * 95}}, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "a     1",
+        "long  command sparing train quickstart --data 'two words'",
+        "      part 0 number 1,000,000, of itit",
+        "      part 1 number 1,000,001, of itit",
+        f"      word {'x' * 95}",
+    ]
+    show({"long": {f"name{at}": "value" for at in range(10)}}, as_json=False)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(", name6 value,")
+    assert second == "      name7 value, name8 value, name9 value"

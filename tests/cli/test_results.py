@@ -4,7 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.cli.conftest import Sparing
+import pytest
+from tests.cli.conftest import Sparing, settings
 
 
 def test_a_trained_and_measured_run_and_its_seeds(run: Path, sparing: Sparing) -> None:
@@ -70,3 +71,13 @@ def test_a_folder_without_runs_is_refused(sparing: Sparing, tmp_path: Path) -> N
         assert (said.status, len(said.err.splitlines())) == (2, 1)
         assert words in said.err
     assert "leave one side out" in sparing("results", tmp_path, "--json", "--markdown").err
+
+
+@pytest.mark.parametrize(("size", "part"), [(100, True), (1_000_000, False)])
+def test_what_is_all_of_valid_is_not_called_its_first_bytes(
+    size: int, part: bool, sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
+    words = ["--out", tmp_path / "runs" / "one", "--quiet"]
+    more = settings(f"train.evaluate_bytes={size}")
+    assert sparing("train", "quickstart", "--data", corpus, *words, *more).status == 0
+    assert ("(first " in sparing("results", tmp_path / "runs").out) == part

@@ -1,4 +1,5 @@
 import hashlib
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -137,11 +138,14 @@ def test_a_server_that_is_not_there(
         download(url, tmp_path / "text.zip", progress=False)
 
 
-def test_progress_is_shown_on_request(
-    host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal(
+    terminal: bool, host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     download(host.url, tmp_path / "text.zip", progress=True)
-    assert "text.zip" in capsys.readouterr().err
+    assert ("text.zip" in capsys.readouterr().err) == terminal
 
 
 def test_the_cache_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

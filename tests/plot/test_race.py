@@ -68,7 +68,7 @@ def test_runs_go_by_their_recipes_or_else_by_their_folders(tmp_path: Path) -> No
     runs = [make_run(tmp_path / name, recipe=name) for name in ("a", "b")]
     assert [racer.name for racer in read_racers(runs)] == ["a", "b"]
     runs = [make_run(tmp_path / "c" / seed, recipe="c") for seed in ("seed1", "seed2")]
-    assert [racer.name for racer in read_racers(runs)] == ["seed1", "seed2"]
+    assert [racer.name for racer in read_racers(runs)] == ["c/seed1", "c/seed2"]
 
 
 def crowd(tmp_path: Path, minutes: float) -> list[Path]:

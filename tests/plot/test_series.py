@@ -95,6 +95,10 @@ def test_names_are_as_short_as_they_can_be_and_differ() -> None:
     assert short_names([Path("/x/a/run"), Path("/x/b/run")]) == ["a/run", "b/run"]
     assert short_names([Path("/x/a/one"), Path("/x/a/two")]) == ["one", "two"]
     assert short_names([Path("/x/run"), Path("/run")]) == ["x/run", "/run"]
+    assert short_names([Path("/x/a/seed1")]) == ["a/seed1"]
+    assert short_names([Path("/x/a/seed1"), Path("/x/a/seed2")]) == ["a/seed1", "a/seed2"]
+    assert short_names([Path("/x/a/seed1"), Path("/y/a/seed1")]) == ["x/a/seed1", "y/a/seed1"]
+    assert short_names([Path("/x/seeds"), Path("/seed1")]) == ["x/seeds", "/seed1"]
     with pytest.raises(UserError, match="named twice"):
         short_names([Path("/x/a"), Path("/x/b/../a")])
 

@@ -35,6 +35,11 @@ class EvaluateOptions:
         for name in ("segment", "batch", "rounds"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.memory > PATIENCE * self.segment:
+            raise UserError(
+                f"memory {self.memory:,} is not full after {PATIENCE:,} segments; lower it, or "
+                "raise segment"
+            )
 
 
 class Reader:

@@ -1,13 +1,11 @@
 """Sizes a recipe is measured at: its own, or a small one that a CPU gets through in seconds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
-from sparing.models.sha_rnn import SHARNNConfig
-from sparing.models.transformer_xl import TransformerXLConfig
 from sparing.runs.config import RunConfig
 
 Size = Literal["auto", "small", "full"]
@@ -16,7 +14,10 @@ Purpose = Literal["train", "generate", "evaluate"]
 DIM: Mapping[Purpose, int] = {"train": 512, "generate": 64, "evaluate": 512}
 """As near to the real widths as two cores get through in a minute, for the share of matrix work
 grows with the width; generation reads a million tokens on its way, so it has to be narrower."""
-BATCH, SEGMENT, MEMORY, DEPTH = 8, 128, 512, 2
+BATCH, SEGMENT, DEPTH = 8, 128, 2
+LENGTHS = {"memory": 512, "span_limit": 512, "persistent": 512, "vocab_size": 40_000}
+"""What no small model has more of."""
+WIDTHS = ("dim", "hidden_dim", "head_dim", "ff_dim", "boom_dim")
 
 
 def settle(size: Size, device: torch.device) -> Literal["small", "full"]:
@@ -28,9 +29,8 @@ def settle(size: Size, device: torch.device) -> Literal["small", "full"]:
 
 def small(run: RunConfig, purpose: Purpose) -> RunConfig:
     """The run at a size for CPUs; nothing is enlarged, and a model made for them stays as it is."""
-    shrink = SHRINK.get(run.family)
-    model = shrink(run.model, DIM[purpose]) if shrink else run.model
-    if shrink and model == run.model:
+    model = small_model(run.model, DIM[purpose])
+    if model == run.model:
         return run
     train = replace(
         run.train,
@@ -41,31 +41,36 @@ def small(run: RunConfig, purpose: Purpose) -> RunConfig:
     return replace(run, train=train, model=model)
 
 
-def small_sha_rnn(config: SHARNNConfig, dim: int) -> SHARNNConfig:
-    """At most `dim` wide, with a shorter memory; Boom stays as many times wider as it was."""
-    dim = min(config.dim, dim)
-    return replace(
-        config,
-        dim=dim,
-        boom_dim=config.boom_dim // config.dim * dim,
-        memory=min(config.memory, MEMORY),
-    )
+def small_model(config: Any, dim: int) -> Any:
+    """At most `dim` wide, few layers, short memories, fewer words; its proportions stay."""
+    lengths = {
+        name: min(getattr(config, name), most)
+        for name, most in LENGTHS.items()
+        if hasattr(config, name)
+    }
+    return replace(config, **lengths, **_widths(config, dim), **_layers(config), **_cuts(config))
 
 
-def small_transformer_xl(config: TransformerXLConfig, dim: int) -> TransformerXLConfig:
-    """At most `dim` wide, few layers, a shorter memory; proportions inside a layer stay."""
-    dim = min(config.dim, dim)
-    return replace(
-        config,
-        dim=dim,
-        depth=min(config.depth, DEPTH),
-        head_dim=max(1, config.head_dim * dim // config.dim),
-        ff_dim=config.ff_dim * dim // config.dim,
-        memory=min(config.memory, MEMORY),
-    )
+def _widths(config: Any, dim: int) -> dict[str, int]:
+    """All of them times what brings the recurrent layers, or else the stream, down to `dim`."""
+    own = getattr(config, "hidden_dim", config.dim)
+    found = {name: getattr(config, name, None) for name in WIDTHS}
+    return {name: max(1, width * min(own, dim) // own) for name, width in found.items() if width}
 
 
-SHRINK: Mapping[str, Callable[[Any, int], Any]] = {
-    "sha_rnn": small_sha_rnn,
-    "transformer_xl": small_transformer_xl,
-}
+def _layers(config: Any) -> dict[str, Any]:
+    """Two layers of a Transformer, two branches of every kind in a stack; LSTMs are few anyhow."""
+    if hasattr(config, "pattern"):
+        return {"pattern": _first_of_each(config.letters), "rounds": 1}
+    return {"depth": min(config.depth, DEPTH)} if hasattr(config, "heads") else {}
+
+
+def _first_of_each(letters: str) -> str:
+    kept = (at for at, each in enumerate(letters) if letters[:at].count(each) < DEPTH)
+    return "".join(letters[at] for at in kept)
+
+
+def _cuts(config: Any) -> dict[str, Any]:
+    cutoffs = getattr(config, "cutoffs", ())
+    kept = tuple(cut for cut in cutoffs if cut < LENGTHS["vocab_size"])
+    return {"cutoffs": kept} if cutoffs else {}

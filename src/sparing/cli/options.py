@@ -1,7 +1,9 @@
 """Options and habits the verbs have in common."""
 
 import json
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +28,10 @@ CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
 """What could move the cursor, colour the screen or ring: C0, DEL and C1."""
+WIDTH = 100
+"""Columns of a report."""
+GLUE = "\N{NO-BREAK SPACE}"
+"""Between a name and its value, which stay in one line."""
 
 
 def out_path(text: str) -> Path:
@@ -42,7 +48,8 @@ def show(data: dict[str, Any], *, as_json: bool) -> None:
         return
     width = max(len(name) for name in data)
     for name, value in data.items():
-        typer.echo(f"{name:<{width}}  {_words(value)}")
+        for at, line in enumerate(_lines(value, WIDTH - width - 2)):
+            typer.echo(f"{'' if at else name:<{width}}  {line}")
 
 
 def show_table(
@@ -97,11 +104,42 @@ def refuse_apart(options: Set[str], apart: Mapping[str, Sequence[str]]) -> None:
             raise UserError(f"{option} makes no use of {' or '.join(strays)}; leave one side out")
 
 
+def _lines(value: Any, width: int) -> list[str]:
+    """A value in words; where a line is too short for it, its parts begin lines of their own."""
+    words = _words(value)
+    parts = [words]
+    if len(words) > width and isinstance(value, dict) and _nested(value):
+        parts = [_words({name: each}) for name, each in value.items()]
+    indent = "  " if len(parts) > 1 else ""
+    lines = [line for part in parts for line in _wrapped(part, width, indent)]
+    return [line.replace(GLUE, " ") for line in lines]
+
+
+def _nested(value: dict[str, Any]) -> bool:
+    return any(isinstance(each, dict | list) for each in value.values())
+
+
+def _wrapped(words: str, width: int, indent: str) -> list[str]:
+    lines = textwrap.wrap(
+        words,
+        width,
+        subsequent_indent=indent,
+        # Paths and the like stay in one piece, however long.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [""]
+
+
 def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4f}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_words(each)}" for name, each in value.items())
+        return ", ".join(f"{name}{GLUE}{_words(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        # The command of a run can be copied.
+        spoken = value and all(isinstance(each, str) for each in value)
+        return shlex.join(value) if spoken else ", ".join(map(_words, value))
     return " ".join(str(value).split())

@@ -116,7 +116,8 @@ def _copy(response: Any, part: Path, begin: int, *, total: int | None, progress:
         desc=part.stem,
         unit="B",
         unit_scale=True,
-        disable=not progress,
+        # None: tqdm stays silent where nobody watches, as in a log.
+        disable=None if progress else True,
     )
     with bar, open(part, "ab" if begin else "wb") as handle:
         while block := response.read(BLOCK_BYTES):

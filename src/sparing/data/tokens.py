@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,9 @@ def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = 
     if not folder.exists():
         texts = read_splits(config.corpus, source, progress=progress)
         _build(folder, config, texts, progress)
+    elif source is not None and progress:
+        again = f"--from {source} is not read; remove that folder to tokenise anew"
+        tqdm.write(f"{config.corpus} is tokenised already, in {folder}: {again}", file=sys.stderr)
     return open_tokens(folder)
 
 
@@ -173,7 +177,9 @@ def _build(folder: Path, config: DataConfig, texts: dict[str, bytes], progress: 
         raise UserError(f"{config.corpus} holds NUL bytes, so it is not text; set data.vocab=bytes")
     vocab = learn(config.vocab, texts["train"], config.vocab_size, symbol_order=config.symbol_order)
     with building(folder) as scratch:
-        bar = tqdm(SPLITS, f"tokenising {config.corpus}", disable=not progress, leave=False)
+        # None: tqdm stays silent where nobody watches, as in a log.
+        silent = None if progress else True
+        bar = tqdm(SPLITS, f"tokenising {config.corpus}", disable=silent, leave=False)
         manifest = {
             "format": FORMAT,
             "config": to_json(config),

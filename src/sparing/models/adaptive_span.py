@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import Head, LanguageModel, Output, State
+from sparing.models.api import Head, LanguageModel, Output, State, check_counts
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
 from sparing.nn.expire import ExpireAttention, ExpireSpan
 from sparing.nn.feedforward import feed_forward
@@ -81,6 +81,7 @@ class AdaptiveSpanConfig:
     """Dropout on the embedding and before the softmax."""
 
     def __post_init__(self) -> None:
+        check_counts(self)
         if min(self.vocab_size, self.dim, self.depth, self.heads, self.span_limit) < 1:
             raise ValueError("vocab_size, dim, depth, heads and span_limit must be positive")
         if self.dim % self.heads:

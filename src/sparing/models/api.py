@@ -17,11 +17,23 @@ __all__ = [
     "Output",
     "ParameterGroup",
     "State",
+    "check_counts",
     "joined",
     "lanes",
     "lengthened",
     "size_bytes",
 ]
+
+
+COUNTED, MOST = ("depth", "rounds", "heads", "foresight"), 1000
+"""Settings that say how many of something there are, and a number beyond all use."""
+
+
+def check_counts(config: Any) -> None:
+    """Refuse what would be made one by one for hours, before any memory proves too small for it."""
+    for name in COUNTED:
+        if (value := getattr(config, name, 0)) > MOST:
+            raise ValueError(f"{name} must be at most {MOST:,}, not {value:,}")
 
 
 class Output(NamedTuple):

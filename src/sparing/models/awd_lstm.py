@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import LanguageModel, Output, State
+from sparing.models.api import LanguageModel, Output, State, check_counts
 from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
@@ -62,6 +62,7 @@ class AWDLSTMConfig:
     """TAR: this times the mean square of the change of the output from position to position."""
 
     def __post_init__(self) -> None:
+        check_counts(self)
         if min(self.vocab_size, self.dim, self.hidden_dim, self.depth) < 1:
             raise ValueError("vocab_size, dim, hidden_dim and depth must be positive")
         for name in RATES:

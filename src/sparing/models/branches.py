@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sparing.models.api import check_counts
 from sparing.models.patterns import looped
 from sparing.nn.adaptive import check_clusters
 from sparing.nn.blocks.api import Block, Identity
@@ -88,6 +89,7 @@ class StackConfig:
     softmax and, where tied, in the embedding."""
 
     def __post_init__(self) -> None:
+        check_counts(self)
         for name, least in LEAST.items():
             if not (value := getattr(self, name)) >= least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import LanguageModel, Output, State
+from sparing.models.api import LanguageModel, Output, State, check_counts
 from sparing.nn.attention import SingleHeadAttention, compute_dtype
 from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
@@ -64,6 +64,7 @@ class SHARNNConfig:
     """Biases in Boom, query and softmax (the figures show none)."""
 
     def __post_init__(self) -> None:
+        check_counts(self)
         least = {"vocab_size": 1, "dim": 1, "depth": 1, "boom_dim": 1, "memory": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:

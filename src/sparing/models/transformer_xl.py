@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import LanguageModel, Output, State
+from sparing.models.api import LanguageModel, Output, State, check_counts
 from sparing.nn.adaptive import (
     AdaptiveEmbedding,
     AdaptiveHead,
@@ -75,6 +75,7 @@ class TransformerXLConfig:
     """What memory holds: layer inputs, or their keys and values; auto: the latter without grad."""
 
     def __post_init__(self) -> None:
+        check_counts(self)
         sizes = ("vocab_size", "dim", "depth", "heads", "head_dim", "ff_dim", "shrink")
         for name in sizes:
             if getattr(self, name) < 1:

@@ -1,6 +1,7 @@
 """What a journal says, as numbers to draw. Knows neither torch nor matplotlib."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from sparing.files import read_json
 from sparing.train import journal
 
 XAxis = Literal["steps", "bytes", "minutes"]
+SEED = re.compile(r"seed\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,14 @@ def read_diaries(runs: Sequence[Path], kin: Sequence[str] | None = None) -> list
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """The fewest last parts of each path that tell the runs apart."""
+    """The fewest last parts of each path that tell the runs apart, and of what they are seeds."""
     parts = [run.resolve().parts for run in runs]
     if len(set(parts)) < len(parts):
         twice = next(run for at, run in enumerate(runs) if parts[at] in parts[:at])
         raise UserError(f"run {twice} is named twice; leave one out")
-    for length in range(1, max(map(len, parts)) + 1):
+    # NAME/seedN is how the seeds of a recipe are kept; its last part names no run.
+    least = 2 if any(SEED.fullmatch(each[-1]) for each in parts) else 1
+    for length in range(least, max(least, *map(len, parts)) + 1):
         names = [str(Path(*each[-length:])) for each in parts]
         if len(set(names)) == len(names):
             break

@@ -50,9 +50,9 @@ def build_desk(
 def _judge(
     run: RunConfig, tokens: Tokens, training: Training, model: LanguageModel
 ) -> dict[str, Any]:
-    split = tokens.split("valid")
+    split = whole = tokens.split("valid")
     if run.train.evaluate_bytes is not None:
-        split = first_bytes(split, run.train.evaluate_bytes, tokens.vocab)
+        split = first_bytes(whole, run.train.evaluate_bytes, tokens.vocab)
     e = run.evaluate
     protocol = "bytes" if run.data.newlines else "no-newlines"
     result = carried(
@@ -64,4 +64,4 @@ def _judge(
         protocol=protocol,
         ranks=training.ranks,
     )
-    return result.to_json()
+    return {**result.to_json(), "whole": split.size_bytes == whole.size_bytes}

@@ -133,9 +133,12 @@ def _is_static(label: str, split: str) -> bool:
 
 def _judged(run: RunConfig, entries: Sequence[Mapping[str, Any]]) -> Score | None:
     """What the training itself measured last."""
-    whole = run.train.evaluate_bytes is None
     judged = [entry for entry in entries if entry["kind"] == "valid"]
-    return _score(judged[-1], [], whole=whole) if judged else None
+    if not judged:
+        return None
+    # Older journals do not say; all of a split may be no longer than what was asked for.
+    whole = judged[-1].get("whole", run.train.evaluate_bytes is None)
+    return _score(judged[-1], [], whole=bool(whole))
 
 
 def _score(entry: Mapping[str, Any], words: Sequence[str], *, whole: bool) -> Score | None:

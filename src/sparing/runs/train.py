@@ -12,9 +12,10 @@ from sparing.data.fetch import home
 from sparing.data.tokens import Tokens, prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.files import locked
+from sparing.files import claimed, locked
 from sparing.launch import launch
 from sparing.models import FAMILIES
+from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, build_stream, build_training, stream_config
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.desk import build_desk
@@ -22,11 +23,13 @@ from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import resume
 from sparing.train import checkpoint, journal
+from sparing.train.clock import Clock
 from sparing.train.distributed import Ranks
 from sparing.train.joining import together
-from sparing.train.loop import fit
+from sparing.train.loop import fit, spent
 from sparing.train.many import Joining
 from sparing.train.training import Desk, Training
+from sparing.units import human_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +73,27 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 
 def refuse_unfit(run: RunConfig) -> None:
-    """What several processes, or a batch in small pieces, cannot train; said before any work."""
+    """What several processes, a batch in pieces or this machine cannot train, before any work."""
     if launch().size > 1 and FAMILIES[run.family].model.alone:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
-    if build_model(run, "meta").apart and run.train.batch < 2 * run.train.batch_split:
+    model = build_model(run, "meta")
+    _refuse_beyond_memory(model)
+    if model.apart and run.train.batch < 2 * run.train.batch_split:
         raise UserError(
             "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
             "lower train.batch_split"
+        )
+
+
+def _refuse_beyond_memory(model: LanguageModel) -> None:
+    """Weights are drawn on the CPU; asked for bit by bit, too many would get the process killed."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    if size > device.machine_bytes():
+        held = human_bytes(device.machine_bytes())
+        raise UserError(
+            f"{count:,} parameters take {human_bytes(size)}, and this machine has {held}; "
+            "choose smaller sizes"
         )
 
 
@@ -126,7 +143,7 @@ def _within(
     leading = training.ranks.rank == 0
     # What is left of an earlier start of this launch may take a moment to die.
     wait_s = options.timeout_s if options.restarted else 0.0
-    with locked(path, wait_s=wait_s) if leading else nullcontext():
+    with claimed(path, wait_s=wait_s) if leading else nullcontext():
         if leading and is_run(path) and not options.resume:
             raise UserError(f"{path} was made a run by another process just now")
         folder = _start(run, path, training, tokens, options)
@@ -141,6 +158,7 @@ def _within(
         if leading:
             _note(folder, _summary(training, folder))
     if leading and not signal:
+        _refuse_stepless(training, run)
         _refuse_divergence(training, folder)
     return signal
 
@@ -149,13 +167,26 @@ def _start(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> RunFolder:
     """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
-    folder = RunFolder(path)
+    folder, ranks = RunFolder(path), training.ranks
     if options.resume:
         resume(run, folder, training, tokens, name=options.checkpoint)
-    elif training.ranks.rank == 0:
+        return folder
+    # Rank 0's clock decides, or some would refuse what others begin.
+    if ranks.told(spent(training, run.train, Clock(training.head_start_s)) >= 1):
+        _refuse_stepless(training, run)
+    if ranks.rank == 0:
         record = provenance(training.hardware, run.train.seed)
         create(path, run, tokens.vocab, record, texts=tokens.texts())
     return folder
+
+
+def _refuse_stepless(training: Training, run: RunConfig) -> None:
+    """Only time can be spent before the first step, for that of starting counts."""
+    if run.train.minutes is not None and training.progress.step == 0:
+        raise UserError(
+            f"no step was made: starting took {training.head_start_s:.1f} s, and train.minutes="
+            f"{run.train.minutes:g} are {60 * run.train.minutes:.3g} s; name more"
+        )
 
 
 def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> None:
