@@ -19,6 +19,8 @@ CASES = {
     "one position": {"segment": 1, "heads": 4, "start": [3, 900]},
     "wider": {"segment": 33, "heads": 2, "start": [1, 2], "width": 64},
     "widest": {"segment": 33, "heads": 2, "start": [1, 2], "width": 256},
+    "shifted, tiles cut": {"segment": 150, "heads": 3, "start": [0, PERIOD - 9], "shifted": True},
+    "shifted, one position": {"segment": 1, "heads": 4, "start": [3, 900], "shifted": True},
 }
 
 
@@ -30,7 +32,9 @@ def outcome(rotate, case: dict, dtype: torch.dtype = torch.float32) -> list[Tens
     three = three.bfloat16().to(DEVICE, dtype).requires_grad_()
     gain = torch.linspace(0.5, 2, heads, device=DEVICE, requires_grad=True)
     start = torch.tensor(case["start"], device=DEVICE)
-    query, fresh = rotate(three, gain, Rotary(width).to(DEVICE).turns, start)
+    before = torch.randn(2, heads, width).bfloat16().to(DEVICE, dtype)
+    shifted = (before,) if case.get("shifted") else ()
+    query, fresh = rotate(three, gain, Rotary(width).to(DEVICE).turns, start, *shifted)
     torch.manual_seed(1)
     pull = [torch.randn(x.shape).to(x) for x in (query, fresh)]
     torch.autograd.backward([query, fresh], pull)
@@ -50,12 +54,13 @@ def test_the_kernel_equals_the_definition(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_sixteen_bits_are_rounded_once() -> None:
+@pytest.mark.parametrize("name", ["wider", "shifted, tiles cut"])
+def test_sixteen_bits_are_rounded_once(name: str) -> None:
     """Triton's interpreter cuts where a GPU rounds."""
     pytest.importorskip("triton", reason="triton is not installed")
     from sparing.ops.rotated_entries import fused
 
-    case = CASES["wider"]
+    case = CASES[name]
     exact = outcome(reference.rotated_entries, case)
     got = outcome(fused.rotated_entries, case, torch.bfloat16)
     plain = outcome(reference.rotated_entries, case, torch.bfloat16)
@@ -74,6 +79,18 @@ def test_queries_and_keys_have_one_length_and_values_are_left_alone() -> None:
     assert torch.equal(fresh[:, :, 1], three[:, :, 2])
 
 
+def test_shifted_keys_are_those_of_the_position_before() -> None:
+    three, start = torch.randn(2, 5, 3, 2, 8), torch.tensor([0, 40])
+    rest = (torch.ones(2), Rotary(8, turning=0.0).turns, start)
+    plain = reference.rotated_entries(three, *rest)
+    before = torch.randn(2, 2, 8)
+    query, fresh = reference.rotated_entries(three, *rest, before)
+    assert torch.equal(query, plain[0])
+    assert torch.equal(fresh[:, :, 1], plain[1][:, :, 1])
+    assert torch.equal(fresh[:, 1:, 0], plain[1][:, :-1, 0])
+    torch.testing.assert_close(fresh[:, 0, 0], torch.nn.functional.rms_norm(before, (8,)))
+
+
 def test_the_operator_keeps_its_promises() -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     from sparing.ops.rotated_entries import fused
@@ -81,7 +98,8 @@ def test_the_operator_keeps_its_promises() -> None:
     three = torch.randn(1, 20, 3, 2, 16, device=DEVICE, requires_grad=True)
     gain = torch.ones(2, device=DEVICE, requires_grad=True)
     arguments = (three, gain, *Rotary(16).to(DEVICE).turns, torch.zeros(1, device=DEVICE).long())
-    torch.library.opcheck(fused._rotate, arguments)
+    for before in (None, torch.randn(1, 2, 16, device=DEVICE)):
+        torch.library.opcheck(fused._rotate, (*arguments, before))
 
 
 def test_a_tensor_in_another_order_of_axes_is_read_rightly() -> None:
@@ -97,11 +115,13 @@ def test_a_tensor_in_another_order_of_axes_is_read_rightly() -> None:
         assert torch.equal(found, right)
 
 
-def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path, shift: int) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     kinds = dict.fromkeys(("gain", "cosines", "sines", "d_gain"), "*fp32")
     kinds |= {"start": "*i64"} | dict.fromkeys(("rows", "segment", "period"), "i32")
-    shape = {"kinds": kinds, "fixed": {"HEADS": 8, "HALF": 32, "ROWS": 32}, "warps": 4}
+    fixed = {"HEADS": 8, "HALF": 32, "ROWS": 32, "SHIFT": shift}
+    shape = {"kinds": kinds, "fixed": fixed, "warps": 4}
     for moved in h200.moves(tmp_path, module="sparing.ops.rotated_entries.kernels", **shape):
         assert len(moved) > 10
         assert sum(move.endswith("v4.b32") for move in moved) >= len(moved) - 4

@@ -78,13 +78,10 @@ class SpanHeads(nn.Module):
         three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
         after = {"seen": state["seen"] + hidden_BTD.size(1)}
         if self.key_shift:
-            query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
             # A copy: a view would keep all three alive.
-            after["key"] = key_BTHK[:, -1].to(state["key"].dtype, copy=True)
-            earlier_BTHK = torch.cat([state["key"].to(key_BTHK)[:, None], key_BTHK[:, :-1]], dim=1)
-            three_BT3HK = torch.stack([query_BTHK, earlier_BTHK, value_BTHK], dim=2)
+            after["key"] = three_BT3HK[:, -1, 1].to(state["key"].dtype, copy=True)
         query_BTHK, fresh_BT2HK = rotated_entries(
-            three_BT3HK, self.gain_H, self.rotary.turns, state["seen"]
+            three_BT3HK, self.gain_H, self.rotary.turns, state["seen"], state.get("key")
         )
         return query_BTHK, {"fresh": fresh_BT2HK.to(compute_dtype(fresh_BT2HK)), **after}
 

@@ -56,25 +56,31 @@ def _unit(one, two, HALF: tl.constexpr):
 
 
 @triton.jit
-def _rotated(x, row, stride, inside, cosine, sine, HALF: tl.constexpr):
-    one, two = _halves(x, row, stride, inside, HALF)
+def _rotated(one, two, cosine, sine, HALF: tl.constexpr):
     one, two, _ = _unit(one, two, HALF)
     return one * cosine + two * sine, two * cosine - one * sine
 
 
 @triton.jit
 def forward(
-    three, gain, cosines, sines, start, query, fresh, rows, segment, period,
-    HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    three, gain, cosines, sines, start, before, query, fresh, rows, segment, period,
+    HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Queries and entries from what was projected."""
+    """Queries and entries from what was projected; keys SHIFT positions, none or one, late."""
     head, row, inside = _rows(rows, HEADS, ROWS)
     own, line = head * 2 * HALF, HEADS * 2 * HALF
     cosine, sine = _turns(cosines, sines, start, row, inside, segment, period, HALF)
-    one, two = _rotated(three + own, row, 3 * line, inside, cosine, sine, HALF)
+    one, two = _halves(three + own, row, 3 * line, inside, HALF)
+    one, two = _rotated(one, two, cosine, sine, HALF)
     scale = tl.load(gain + head).to(tl.float32)
     _store(query + own, row, line, inside, one * scale, two * scale, HALF)
-    one, two = _rotated(three + own + line, row, 3 * line, inside, cosine, sine, HALF)
+    late = inside & (row % segment >= SHIFT)
+    one, two = _halves(three + own + line, row - SHIFT, 3 * line, late, HALF)
+    if SHIFT:
+        first = inside & (row % segment == 0)
+        one_before, two_before = _halves(before + own, row // segment, line, first, HALF)
+        one, two = one + one_before, two + two_before
+    one, two = _rotated(one, two, cosine, sine, HALF)
     _store(fresh + own, row, 2 * line, inside, one, two, HALF)
     one, two = _halves(three + own + 2 * line, row, 3 * line, inside, HALF)
     _store(fresh + own + line, row, 2 * line, inside, one, two, HALF)
@@ -82,10 +88,10 @@ def forward(
 
 @triton.jit
 def _unrotated(
-    x, row, stride, d_out, d_stride, inside, cosine, sine, scale, HALF: tl.constexpr
+    x, row, stride, d_out, d_row, d_stride, inside, cosine, sine, scale, HALF: tl.constexpr
 ):  # fmt: skip
     """Gradient of the vectors before norm and rotation, and of each row's scale."""
-    d_one, d_two = _halves(d_out, row, d_stride, inside, HALF)
+    d_one, d_two = _halves(d_out, d_row, d_stride, inside, HALF)
     d_one, d_two = d_one * cosine - d_two * sine, d_one * sine + d_two * cosine
     one, two = _halves(x, row, stride, inside, HALF)
     one, two, inverse = _unit(one, two, HALF)
@@ -98,7 +104,7 @@ def _unrotated(
 @triton.jit
 def backward(
     three, gain, cosines, sines, start, d_query, d_fresh, d_three, d_gain, rows, segment, period,
-    HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of what was projected, and a partial one of the gain."""
     head, row, inside = _rows(rows, HEADS, ROWS)
@@ -106,13 +112,19 @@ def backward(
     cosine, sine = _turns(cosines, sines, start, row, inside, segment, period, HALF)
     scale = tl.load(gain + head).to(tl.float32)
     one, two, along = _unrotated(
-        three + own, row, 3 * line, d_query + own, line, inside, cosine, sine, scale, HALF
+        three + own, row, 3 * line, d_query + own, row, line, inside, cosine, sine, scale, HALF
     )
     _store(d_three + own, row, 3 * line, inside, one, two, HALF)
     tl.store(d_gain + tl.program_id(0), tl.sum(along))
+    # The last key of a segment is read in the next one, which sends no gradient back.
+    later = row + SHIFT
+    follows = inside & (later % segment >= SHIFT)
+    if SHIFT:
+        cosine, sine = _turns(cosines, sines, start, later, follows, segment, period, HALF)
     one, two, _ = _unrotated(
-        three + own + line, row, 3 * line, d_fresh + own, 2 * line, inside, cosine, sine, 1.0, HALF
-    )
+        three + own + line, row, 3 * line, d_fresh + own, later, 2 * line, follows, cosine, sine,
+        1.0, HALF,
+    )  # fmt: skip
     _store(d_three + own + line, row, 3 * line, inside, one, two, HALF)
     one, two = _halves(d_fresh + own + line, row, 2 * line, inside, HALF)
     _store(d_three + own + 2 * line, row, 3 * line, inside, one, two, HALF)

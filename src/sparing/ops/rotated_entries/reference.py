@@ -8,10 +8,17 @@ from sparing.ops.rotated_entries.turns import Turns
 
 
 def rotated_entries(
-    three_BT3HK: Tensor, gain_H: Tensor, turns: Turns, start_B: Tensor
+    three_BT3HK: Tensor,
+    gain_H: Tensor,
+    turns: Turns,
+    start_B: Tensor,
+    before_BHK: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See the package's docstring."""
     query_BTHK, key_BTHK, value_BTHK = three_BT3HK.unbind(2)
+    if before_BHK is not None:
+        earlier_B1HK = before_BHK.detach()[:, None].to(key_BTHK)
+        key_BTHK = torch.cat([earlier_B1HK, key_BTHK[:, :-1]], dim=1)
     query_BTHK = rotated(_unit(query_BTHK), turns, start_B)
     key_BTHK = rotated(_unit(key_BTHK), turns, start_B)
     scaled_BTHK = query_BTHK * gain_H[:, None].to(query_BTHK.dtype)
