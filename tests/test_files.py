@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,24 @@ def test_a_folder_made_in_vain_goes_again_and_others_stay(
     with pytest.raises(UserError, match="no"):
         fail()
     assert (sorted(os.listdir(folder)) if folder.exists() else None) == left
+
+
+def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_path: Path) -> None:
+    folder, held, waiting = tmp_path / "run", threading.Event(), threading.Event()
+
+    def fail() -> None:
+        with claimed(folder):
+            held.set()
+            waiting.wait(10)
+            time.sleep(0.2)
+            raise UserError("no")
+
+    with ThreadPoolExecutor() as pool:
+        failing = pool.submit(fail)
+        held.wait(10)
+        waiting.set()
+        with claimed(folder, wait_s=10):
+            assert (folder / ".lock").exists()
+            with pytest.raises(UserError, match="in use"), claimed(folder):
+                pass
+        assert isinstance(failing.exception(timeout=10), UserError)

@@ -7,9 +7,9 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sparing.errors import UserError
 
@@ -94,19 +94,33 @@ def locked(folder: Path, *, name: str = LOCK, wait_s: float = 0.0) -> Iterator[N
     While another process holds it, wait `wait_s` for that one to let go, then refuse; `math.inf`
     waits for as long as it takes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    give_up_at = time.monotonic() + wait_s
-    with open(folder / name, "a+", encoding="utf-8") as handle:
-        while True:
-            try:
-                # Who waits for ever leaves it to the kernel to wake them.
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait_s == math.inf else fcntl.LOCK_NB))
-                break
-            except BlockingIOError:
-                if time.monotonic() >= give_up_at:
-                    raise UserError(f"{folder} is in use by another process") from None
-                time.sleep(0.05)
+    with _held(folder, name, time.monotonic() + wait_s):
         yield
+
+
+def _held(folder: Path, name: str, give_up_at: float) -> IO[str]:
+    """The lock's file, which this process holds until it closes it."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Who held it before may take the folder away at any moment (`claimed`): then once more.
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            handle = opened.enter_context(open(folder / name, "a+", encoding="utf-8"))
+            _wait_for(handle, folder, give_up_at)
+            if os.path.samestat(os.fstat(handle.fileno()), os.stat(folder / name)):
+                opened.pop_all()
+                return handle
+
+
+def _wait_for(handle: IO[str], folder: Path, give_up_at: float) -> None:
+    while True:
+        try:
+            # Who waits for ever leaves it to the kernel to wake them.
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if give_up_at == math.inf else fcntl.LOCK_NB))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= give_up_at:
+                raise UserError(f"{folder} is in use by another process") from None
+            time.sleep(0.05)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
+from sparing.bench.evaluate import PATIENCE, EvaluateOptions, bench_evaluate
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.recipes import recipe
@@ -28,6 +28,9 @@ def test_other_families_and_bad_sizes_are_refused() -> None:
         bench_evaluate(recipe("enwik8_sha_rnn"), CPU, EvaluateOptions())
     with pytest.raises(UserError, match="segment must be at least 1"):
         EvaluateOptions(segment=0)
+    EvaluateOptions(memory=4 * PATIENCE - 1, segment=4)
+    with pytest.raises(UserError, match="not full after"):
+        EvaluateOptions(memory=4 * PATIENCE, segment=4)
 
 
 @pytest.mark.soak

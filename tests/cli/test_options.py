@@ -41,12 +41,12 @@ def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_has_lines_of_a_hundred_columns_and_a_command_to_copy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["sparing", "train", "quickstart", "--data", "two words"]
+    command = ["sparing", "train", "quickstart", "--data", "two words", *["--set", "a=1"] * 12]
     parts = {f"part {at}": {"number": 1_000_000 + at, "of": "itit"} for at in range(2)}
     show({"a": 1, "long": {"command": command, **parts, "word": "x" * 95}}, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "a     1",
-        "long  command sparing train quickstart --data 'two words'",
+        f"long  command sparing train quickstart --data 'two words'{' --set a=1' * 12}",
         "      part 0 number 1,000,000, of itit",
         "      part 1 number 1,000,001, of itit",
         f"      word {'x' * 95}",

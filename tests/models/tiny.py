@@ -149,7 +149,9 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack with foresight": _stack(
         "a f", gated=True, key_shift=True, turning=0.5, activation="swiglu", foresight=2
     ),
-    "stack in rounds": _stack("a [f a l] f", rounds=3, ngrams=(2,), ngram_rows=16, ngram_dim=3),
+    "stack in rounds": _stack(
+        "a [f a l] f", rounds=3, ngrams=(2,), ngram_rows=16, ngram_dim=3, key_shift=True
+    ),
     "stack gelu": _stack("aif", activation="gelu"),
     "stack of Transformer-XL": _stack("xfxf"),
     "stack of SHA-RNN": _stack("lb lsb lb", tied=True),
@@ -158,7 +160,9 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "supernet of PAR": _supernet(
         "xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
     ),
-    "supernet wide": _supernet("xfx", candidates="lsaxgbfi", reminder=False, tied=True),
+    "supernet wide": _supernet(
+        "xfx", candidates="lsaxgbfi", reminder=False, tied=True, key_shift=True
+    ),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),
     "transformer_xl pre-norm": _xl(norm="pre", shared_bias=False),

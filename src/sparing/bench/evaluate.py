@@ -35,7 +35,7 @@ class EvaluateOptions:
         for name in ("segment", "batch", "rounds"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.memory > PATIENCE * self.segment:
+        if self.memory >= PATIENCE * self.segment:
             raise UserError(
                 f"memory {self.memory:,} is not full after {PATIENCE:,} segments; lower it, or "
                 "raise segment"

@@ -15,7 +15,7 @@ DIM: Mapping[Purpose, int] = {"train": 512, "generate": 64, "evaluate": 512}
 """As near to the real widths as two cores get through in a minute, for the share of matrix work
 grows with the width; generation reads a million tokens on its way, so it has to be narrower."""
 BATCH, SEGMENT, DEPTH = 8, 128, 2
-LENGTHS = {"memory": 512, "span_limit": 512, "persistent": 512, "vocab_size": 40_000}
+MOST = {"memory": 512, "span_limit": 512, "persistent": 512, "vocab_size": 40_000}
 """What no small model has more of."""
 WIDTHS = ("dim", "hidden_dim", "head_dim", "ff_dim", "boom_dim")
 
@@ -45,7 +45,7 @@ def small_model(config: Any, dim: int) -> Any:
     """At most `dim` wide, few layers, short memories, fewer words; its proportions stay."""
     lengths = {
         name: min(getattr(config, name), most)
-        for name, most in LENGTHS.items()
+        for name, most in MOST.items()
         if hasattr(config, name)
     }
     return replace(config, **lengths, **_widths(config, dim), **_layers(config), **_cuts(config))
@@ -72,5 +72,5 @@ def _first_of_each(letters: str) -> str:
 
 def _cuts(config: Any) -> dict[str, Any]:
     cutoffs = getattr(config, "cutoffs", ())
-    kept = tuple(cut for cut in cutoffs if cut < LENGTHS["vocab_size"])
+    kept = tuple(cut for cut in cutoffs if cut < MOST["vocab_size"])
     return {"cutoffs": kept} if cutoffs else {}

@@ -12,7 +12,7 @@ from sparing.data.corpora import CORPORA
 from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, frequencies, optimal
 from sparing.data.splits import check_source, read_splits
 from sparing.data.splits import get as get_corpus
-from sparing.data.tokens import DataConfig, Tokens
+from sparing.data.tokens import DataConfig, Tokens, place
 from sparing.data.tokens import prepare as prepare_tokens
 from sparing.data.vocab import Kind
 from sparing.errors import unknown
@@ -59,6 +59,11 @@ def prepare(
 ) -> None:
     """Tokenise a corpus once; `train` does it by itself where needed."""
     config = DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size, newlines=newlines)
+    if source is not None:
+        check_source(corpus, source)
+        if CORPORA[corpus].checksums and (folder := place(config)).exists():
+            again = f"--from {source} is not read; remove that folder to tokenise anew"
+            typer.echo(f"{corpus} is tokenised already, in {folder}: {again}", err=True)
     show(_report(prepare_tokens(config, source)), as_json=as_json)
 
 

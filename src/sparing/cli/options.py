@@ -31,7 +31,7 @@ CONTROLS = {
 WIDTH = 100
 """Columns of a report."""
 GLUE = "\N{NO-BREAK SPACE}"
-"""Between a name and its value, which stay in one line."""
+"""Between words that stay in one line, such as a name and its value."""
 
 
 def out_path(text: str) -> Path:
@@ -139,7 +139,8 @@ def _words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}{GLUE}{_words(each)}" for name, each in value.items())
     if isinstance(value, list):
-        # The command of a run can be copied.
-        spoken = value and all(isinstance(each, str) for each in value)
-        return shlex.join(value) if spoken else ", ".join(map(_words, value))
+        if value and all(isinstance(each, str) for each in value):
+            # The command of a run: in one line, however long, to be copied.
+            return shlex.join(value).replace(" ", GLUE)
+        return ", ".join(map(_words, value))
     return " ".join(str(value).split())

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,14 +88,16 @@ def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = 
         raise UserError(f"data.vocab_size is for pieces; data.vocab={config.vocab} finds its own")
     if source is not None:
         check_source(config.corpus, source)
-    folder = home() / "tokens" / _folder_name(config, source)
+    folder = place(config, source)
     if not folder.exists():
         texts = read_splits(config.corpus, source, progress=progress)
         _build(folder, config, texts, progress)
-    elif source is not None and progress:
-        again = f"--from {source} is not read; remove that folder to tokenise anew"
-        tqdm.write(f"{config.corpus} is tokenised already, in {folder}: {again}", file=sys.stderr)
     return open_tokens(folder)
+
+
+def place(config: DataConfig, source: Path | None = None) -> Path:
+    """Where the tokens of a corpus are kept, whether there are any yet or not."""
+    return home() / "tokens" / _folder_name(config, source)
 
 
 def open_tokens(folder: Path) -> Tokens:

@@ -181,11 +181,12 @@ def _start(
 
 
 def _refuse_stepless(training: Training, run: RunConfig) -> None:
-    """Only time can be spent before the first step, for that of starting counts."""
+    """Only time can be spent before the first step, for that of starting counts, now or before a
+    resume."""
     if run.train.minutes is not None and training.progress.step == 0:
         raise UserError(
-            f"no step was made: starting took {training.head_start_s:.1f} s, and train.minutes="
-            f"{run.train.minutes:g} are {60 * run.train.minutes:.3g} s; name more"
+            f"no step was made: train.minutes={run.train.minutes:g} are "
+            f"{60 * run.train.minutes:.3g} s, over before the first; name more"
         )
 
 

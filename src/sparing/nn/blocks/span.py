@@ -59,7 +59,7 @@ class SpanHeads(nn.Module):
         nn.init.zeros_(self.output.weight)
 
     def forward(self, hidden_BTD: Tensor, state: State, span_H: Tensor) -> tuple[Tensor, State]:
-        """What to add to the stream, and what there is to carry on, its `fresh` entries first."""
+        """What to add to the stream, and what there is to carry on; `fresh` is this segment's."""
         query_BTHK, after = self.projected(hidden_BTD, state)
         memory_BM2HK = state["entries"]
         first_B = (memory_BM2HK.size(1) - state["seen"]).clamp(min=0)
@@ -174,8 +174,10 @@ class SpanAttention(Block):
 
     def restarted(self, state: State, lanes_B: Tensor) -> State:
         """Entries stay where they are; those of the chosen lanes no longer exist."""
-        last = {name: state[name] for name in state if name == "key"}
-        return emptied(state, lanes_B) | zeroed(last, lanes_B)
+        begun = emptied(state, lanes_B)
+        if self.attend.key_shift:
+            begun |= zeroed({"key": state["key"]}, lanes_B)
+        return begun
 
     def penalty(self, zero: Tensor) -> Tensor:
         """The mean span times its price."""
