@@ -137,6 +137,14 @@ def test_the_price_list_follows_what_was_learnt() -> None:
     assert after.state_bytes < before.state_bytes / 5
 
 
+def test_what_is_said_of_attention_reaches_it() -> None:
+    plain, told = stack("a").blocks[0], stack("a", key_shift=True, turning=0.0).blocks[0]
+    assert "key" in told.initial_state(1, torch.zeros(1))
+    assert "key" not in plain.initial_state(1, torch.zeros(1))
+    assert told.attend.rotary.sine_PF.abs().max() == 0
+    assert plain.attend.rotary.sine_PF.abs().max() > 0.9
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
