@@ -24,6 +24,8 @@ def refused(said: Said, *words: str) -> None:
         (["train", "quickstart", "--set", "train.steps=many"], ["train.steps", "whole number"]),
         (["train", "quickstart", "--set", "train.steps=-3"], ["train.steps"]),
         (["train", "quickstart", "--set", "model.dim=100"], ["boom_dim"]),
+        (["info", "enwik8_small", "--set", "model.boom_dim=-256"], ["boom_dim", "multiple"]),
+        (["info", "enwik8_small", "--set", "model.boom_dim=0"], ["boom_dim", "multiple"]),
         (["train", "quickstart", "--set", "model.attention_at=7"], ["attention_at"]),
         (["train", "quickstart", "--set", "optim.lr=-1"], ["lr"]),
         (["train", "quickstart", "--set", "data.vocab=runes"], ["data.vocab"]),

@@ -13,7 +13,7 @@ from tests.cli.conftest import Sparing
 from sparing import device
 from sparing.errors import UserError
 from sparing.runs.folder import RunFolder, load_model
-from sparing.runs.shipped import HOME, OPENING, run_or_shipped, ship
+from sparing.runs.shipped import HOME, OPENING, UNROUNDED, run_or_shipped, ship
 
 ARTICLE = """\
     <title>Tea</title>
@@ -45,6 +45,15 @@ def test_what_is_shipped_is_the_best_of_a_run_in_half_the_bytes(run: Path, tmp_p
     one, other = (model(tokens, model.initial_state(1)).hidden_BTD for model in (own, original))
     torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
     assert folder.read("vocab") == RunFolder(run).read("vocab")
+
+
+def test_figures_from_before_rounding_say_so(run: Path, tmp_path: Path) -> None:
+    RunFolder(run).note_results({"test, last": {"bits_per_byte": 1.0}})
+    ship(RunFolder(run), tmp_path / "shipped")
+    found = run_or_shipped(None, tmp_path / "shipped").results()
+    assert found["test, last"] == {"bits_per_byte": 1.0, "weights": UNROUNDED}
+    assert found["training"] == RunFolder(run).results()["training"]
+    assert run_or_shipped(None).results()["test"]["weights"] == UNROUNDED
 
 
 def test_generate_and_score_work_without_a_run(

@@ -23,6 +23,7 @@ def test_a_run_leaves_everything_behind(run: Path) -> None:
     assert not list(run.rglob("*.part"))
     results = json.loads((run / "results.json").read_text())
     assert results["training"]["steps"] == 12
+    assert results["training"]["finished_s"] > results["training"]["elapsed_s"]
     provenance = json.loads((run / "provenance.json").read_text())
     assert {"commit", "versions", "device", "command", "seed"} <= provenance.keys()
 

@@ -30,6 +30,11 @@ def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
     assert (turned[:, 1:] - x[:, 1:]).abs().amax() > 0.1
 
 
+def test_a_share_above_nothing_turns_at_least_one_pair() -> None:
+    assert Rotary(4, turning=0.25).turning == 1
+    assert Rotary(4, turning=0.0).turning == 0
+
+
 def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="even"):
         Rotary(7)

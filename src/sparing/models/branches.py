@@ -96,6 +96,8 @@ class StackConfig:
         for name in RATES:
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+        if self.boom_dim is not None and (self.boom_dim < 1 or self.boom_dim % self.dim):
+            raise ValueError(f"boom_dim {self.boom_dim} must be a multiple of dim {self.dim}")
         if not 0 <= self.turning <= 1:
             raise ValueError(f"turning must be between 0 and 1, not {self.turning}")
         looped(self.pattern, self.rounds)
@@ -186,7 +188,8 @@ def _scan(c: StackConfig) -> Block:
 
 
 def _boom(c: StackConfig) -> Block:
-    return BoomBlock(c.dim, c.boom_dim or 4 * c.dim, dropout=c.dropout)
+    width = 4 * c.dim if c.boom_dim is None else c.boom_dim
+    return BoomBlock(c.dim, width, dropout=c.dropout)
 
 
 def _feed_forward(c: StackConfig) -> Block:

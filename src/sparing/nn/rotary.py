@@ -24,13 +24,14 @@ class Rotary(nn.Module):
     def __init__(self, head_dim: int, *, slowest: float = 1 / 8192, turning: float = 1.0) -> None:
         """Pairs turn by 1 radian per position down to about `slowest`.
 
-        Only a share of them, `turning`, turns at all: the others compare content at any distance.
+        Only a share of them, `turning`, turns at all, if any then at least one pair: the others
+        compare content at any distance.
         """
         super().__init__()
         if head_dim % 2:
             raise ValueError(f"head_dim {head_dim} must be even: channels turn in pairs")
         self.pairs, self.slowest = head_dim // 2, slowest
-        self.turning = round(turning * self.pairs)
+        self.turning = max(round(turning * self.pairs), int(turning > 0))
         angle_PF = self._angles()
         self.register_buffer("cosine_PF", angle_PF.cos().float(), persistent=False)
         self.register_buffer("sine_PF", angle_PF.sin().float(), persistent=False)

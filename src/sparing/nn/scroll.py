@@ -43,8 +43,10 @@ class Scroll:
         _write(paper_BC[:, sheet.end : end], fresh_BT)
         # Nothing older than `memory`, though it may be there: a resumed run would not have it.
         handed_BM = paper_BC[:, end - min(window, size + length) : end]
-        latest = list(self._sheets.items())[len(self._sheets) + 1 - self._most :]
-        self._sheets = {**dict(latest), id(handed_BM): Sheet(handed_BM, paper_BC, end)}
+        self._sheets[id(handed_BM)] = Sheet(handed_BM, paper_BC, end)
+        # Taken out one by one: another thread's sheet that is gone must not come back.
+        for oldest in list(self._sheets)[: -self._most]:
+            self._sheets.pop(oldest, None)
         return handed_BM
 
     def _taken(self, memory_BM: Tensor) -> Sheet | None:

@@ -1,9 +1,12 @@
 """The model that comes with the package, for those who have no run at hand yet."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from sparing.data.local import SPLITS
 from sparing.errors import UserError
 from sparing.runs.folder import RunFolder, is_run, open_run
 from sparing.train import checkpoint
@@ -20,6 +23,8 @@ OPENING = b"""\
 their beginning: without anything before it, it writes rubbish."""
 KEPT = ("vocab", "provenance", "results", "config")
 """Of a run's files; the last makes the folder a run."""
+UNROUNDED = "before they were rounded to bfloat16"
+"""What reports were made of that a run had before it was shipped."""
 
 
 def run_or_shipped(path: Path | None, home: Path = HOME) -> RunFolder:
@@ -46,4 +51,13 @@ def ship(folder: RunFolder, home: Path = HOME) -> None:
     )
     for kept in KEPT:
         if (folder.path / f"{kept}.json").exists():
-            shipped.write(kept, folder.read(kept))
+            content = folder.read(kept)
+            shipped.write(kept, _unrounded(content) if kept == "results" else content)
+
+
+def _unrounded(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a run, each with a word on whose they are."""
+    return {
+        name: {**figures, "weights": UNROUNDED} if name.split(",")[0] in SPLITS else figures
+        for name, figures in results.items()
+    }

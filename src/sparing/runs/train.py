@@ -215,6 +215,7 @@ def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
             "steps": p.step,
             "tokens": p.tokens,
             "elapsed_s": p.elapsed_s,
+            "finished_s": training.finished_s,
             "tokens_per_s": p.tokens / max(p.elapsed_s, 1e-9),
             "peak_bytes": training.hardware.peak_bytes(),
         },

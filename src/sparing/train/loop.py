@@ -63,6 +63,7 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
                 save(run, desk)
         p.elapsed_s = clock.elapsed_s()
         finish(run, config, desk, early=stop.asked)
+        run.finished_s = clock.elapsed_s()
     return stop.cause
 
 

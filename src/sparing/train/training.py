@@ -66,6 +66,8 @@ class Training:
     bytes_per_token: float = 1.0
     head_start_s: float = 0.0
     """Time this process had already spent when training began; it counts against a budget."""
+    finished_s: float = 0.0
+    """As `progress.elapsed_s`, when the last checkpoint was whole and judged."""
     progress: Progress = field(default_factory=Progress)
     ranks: Ranks = field(default_factory=Ranks)
     launched: bool = False
