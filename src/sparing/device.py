@@ -1,7 +1,6 @@
 """Where the numbers live and how many bits they get."""
 
 import ctypes
-import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from sparing import memory
 from sparing.errors import UserError
 from sparing.launch import launch
 
@@ -40,6 +40,10 @@ class Hardware:
         """Hand memory that nothing uses back to the device."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def confined(self) -> AbstractContextManager[None]:
+        """On a CPU, take no more memory than there is; GPUs refuse it by themselves."""
+        return memory.confined() if self.device.type == "cpu" else nullcontext()
 
     def peak_bytes(self) -> int:
         """Most device memory held so far (for a CPU: the process's resident peak)."""
@@ -98,11 +102,6 @@ def _settle(precision: Precision, device: torch.device) -> Precision:
         # Half-precision kernels are for GPUs; a recipe made for one still runs here.
         return "float32"
     return precision
-
-
-def machine_bytes() -> int:
-    """Memory of this machine, all of it."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def seed_everything(seed: int) -> None:

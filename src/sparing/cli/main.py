@@ -24,9 +24,7 @@ from sparing.cli import (
 from sparing.cli.words import name_values, reworded
 from sparing.errors import LostError, UserError
 from sparing.launch import Launch, launch
-
-TOO_LARGE = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
-"""What torch says of tensors that no memory holds; its exceptions are those of any fault."""
+from sparing.memory import is_shortage
 
 app = typer.Typer(
     name="sparing",
@@ -118,7 +116,7 @@ def _sentence(problem: Exception) -> str | None:
         return reworded(" ".join(str(explain()).split()), known)
     if isinstance(problem, OSError):
         return _about_files(problem)
-    if isinstance(problem, MemoryError) or any(words in str(problem) for words in TOO_LARGE):
+    if is_shortage(problem):
         return "that does not fit into this machine's memory; choose smaller sizes"
     return None
 

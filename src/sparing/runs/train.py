@@ -14,6 +14,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.files import claimed, locked
 from sparing.launch import launch
+from sparing.memory import machine_bytes
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, build_stream, build_training, stream_config
@@ -64,7 +65,10 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
-    with together(launch(), hardware.device, _joining(run, options)) as ranks:
+    with (
+        hardware.confined(),
+        together(launch(), hardware.device, _joining(run, options)) as ranks,
+    ):
         # From here on rank 0 may change the folder that all have looked at.
         ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
         training = build_training(run, tokens.split("train"), hardware, ranks)
@@ -89,8 +93,8 @@ def _refuse_beyond_memory(model: LanguageModel) -> None:
     """Weights are drawn on the CPU; asked for bit by bit, too many would get the process killed."""
     count = sum(parameter.numel() for parameter in model.parameters())
     size = sum(parameter.nbytes for parameter in model.parameters())
-    if size > device.machine_bytes():
-        held = human_bytes(device.machine_bytes())
+    if size > machine_bytes():
+        held = human_bytes(machine_bytes())
         raise UserError(
             f"{count:,} parameters take {human_bytes(size)}, and this machine has {held}; "
             "choose smaller sizes"

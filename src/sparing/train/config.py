@@ -31,7 +31,7 @@ class TrainConfig:
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
     batch_split: int = 1
-    """Pieces the batch is cut into to save memory; the update is the same."""
+    """Pieces the batch is cut into to save memory; the same update but for what dropout draws."""
     steps: int | None = None
     """Stop after this many updates."""
     epochs: float | None = None

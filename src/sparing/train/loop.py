@@ -11,6 +11,7 @@ from sparing.data.prefetch import prefetch
 from sparing.data.stream import Segment
 from sparing.errors import UserError
 from sparing.evaluate.window import on_device
+from sparing.memory import is_shortage
 from sparing.models.api import State, joined, lanes
 from sparing.train.capture import capture, capture_judged, capture_weights
 from sparing.train.clock import Clock
@@ -116,13 +117,15 @@ def rate(p: Progress, schedule: ScheduleConfig, share: float) -> float:
 def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, Arrival, State]:
     """`backward`; where the device's memory is too small for it, again in smaller pieces.
 
-    The update is the same. Several processes would have to agree on it, so they fail instead; and
-    so do models that keep lanes of every piece apart.
+    The update is the same but for what dropout draws. Several processes would have to agree on it,
+    so they fail instead; and so do models that keep lanes of every piece apart.
     """
     while True:
         try:
             return backward(run, segment, run.pieces)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as problem:
+            if not is_shortage(problem):
+                raise
             rows = segment.inputs_BT.size(0)
             smaller = [n for n in range(run.pieces + 1, rows + 1) if rows % n == 0]
             if run.ranks.size > 1 or run.model.apart or not smaller:
