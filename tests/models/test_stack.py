@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.models.tiny import CONFIGS
 from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
@@ -21,6 +22,7 @@ from sparing.models.stack import Residual, Stack, blend, grouped
 from sparing.nn import recurrent
 from sparing.nn.blocks import span
 from sparing.nn.blocks.span import SpanAttention
+from sparing.nn.state import part
 from sparing.plot.spans import head_windows
 from sparing.runs.build import build_model
 from sparing.runs.recipes import recipe
@@ -100,6 +102,20 @@ def test_a_branch_starts_by_adding_little(letter: str) -> None:
     # Of the stream's length; nothing where the last matrix starts at zero.
     bound = {"a": 0.0, "f": 0.0, "i": 0.0, "b": 0.8}.get(letter, 0.3)
     assert delta.norm() <= bound * hidden.norm()
+
+
+def test_after_every_branch_the_stream_is_weighed_and_reminded_of_the_embedding() -> None:
+    torch.manual_seed(0)
+    # Of three groups, two are led by an LSTM.
+    model = stack("l f a l").double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    tokens, state = torch.randint(0, 9, (2, 12)), model.initial_state(2)
+    first = hidden = F.rms_norm(model.embedding(tokens), (8,))
+    for place, block in enumerate(model.blocks):
+        delta, _ = block(hidden, part(state, f"blocks.{place}"))
+        hidden = model.keep[place] * (hidden + delta) + model.remind[place] * first
+    torch.testing.assert_close(model(tokens, state).hidden_BTD, F.rms_norm(hidden, (8,)))
 
 
 def test_a_share_is_not_rounded_to_the_precision_of_the_stream() -> None:

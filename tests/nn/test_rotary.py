@@ -1,5 +1,7 @@
 """Rotary positions."""
 
+import math
+
 import pytest
 import torch
 
@@ -33,6 +35,15 @@ def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
 def test_a_share_above_nothing_turns_at_least_one_pair() -> None:
     assert Rotary(4, turning=0.25).turning == 1
     assert Rotary(4, turning=0.0).turning == 0
+
+
+@pytest.mark.parametrize("turning", [1.0, 0.5, 0.25])
+def test_the_pairs_that_turn_are_spread_from_one_radian_to_the_slowest(turning: float) -> None:
+    rotary = Rotary(round(8 / turning), turning=turning)
+    angle_F = torch.atan2(rotary.sine_PF[1], rotary.cosine_PF[1])
+    wanted = [8192 ** (-pair / 3) for pair in range(4)] + [0.0] * (rotary.pairs - 4)
+    # Rounded to a whole number of turns.
+    assert angle_F.tolist() == pytest.approx(wanted, abs=math.pi / PERIOD)
 
 
 def test_an_odd_width_is_refused() -> None:

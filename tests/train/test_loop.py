@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,8 +30,43 @@ from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.recovery import roll_back
 from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
+from sparing.train.training import Desk, Training
 
 PLAIN = ScheduleConfig(shape="constant")
+# With all that a stack carries, repeats or foretells.
+STACK = StackConfig(
+    vocab_size=7,
+    pattern="[l f a]",
+    rounds=2,
+    dim=8,
+    heads=2,
+    head_dim=4,
+    ff_dim=16,
+    span_limit=64,
+    span_starts=(4.0, 12.0),
+    ramp=4,
+    key_shift=True,
+    foresight=1,
+)
+
+
+def sha_run(dropout: float) -> Training:
+    return training(SHARNN(replace(MODEL, dropout_hidden=dropout)))
+
+
+def stack_run(dropout: float = 0.0) -> Training:
+    run = training(Stack(replace(STACK, dropout=dropout)))
+    run.optimizer = build_optimizer(run.model, OptimConfig(name="muon", lr=2e-2))
+    return run
+
+
+def lively_run() -> Training:
+    """A stack whose branches say something from the start."""
+    torch.manual_seed(5)
+    run = stack_run()
+    for parameter in run.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return run
 
 
 def entries(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
@@ -51,8 +86,11 @@ def test_it_learns_a_text_that_repeats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pieces", [2, 4])
-def test_splitting_the_batch_changes_no_gradient_and_no_state(pieces: int) -> None:
-    whole, cut = training(), training()
+@pytest.mark.parametrize("start", [training, lively_run])
+def test_splitting_the_batch_changes_no_gradient_and_no_state(
+    start: Callable[[], Training], pieces: int
+) -> None:
+    whole, cut = start(), start()
     for segment in (next(whole.stream.segments()), *[next(whole.stream.segments())] * 2):
         nats, norm, state = backward(whole, segment, 1)
         cut_nats, cut_norm, cut_state = backward(cut, segment, pieces)
@@ -69,24 +107,40 @@ def test_splitting_the_batch_changes_no_gradient_and_no_state(pieces: int) -> No
         cut.optimizer.zero_grad()
 
 
+def struck(run: Training, place: Desk, at: int, number: int = signal.SIGINT) -> Desk:
+    """The same desk; a signal arrives after that step."""
+    original = place.bar.update
+
+    def strike(share: float, words: str) -> None:
+        original(share, words)
+        if run.progress.step == at:
+            os.kill(os.getpid(), number)
+
+    place.bar.update = strike  # type: ignore[method-assign]
+    return place
+
+
 @pytest.mark.parametrize("restart", [0.0, 0.3])
-@pytest.mark.parametrize("stop_at", [1, 7, 13])
+@pytest.mark.parametrize(
+    ("start", "stop_at"), [(sha_run, 1), (sha_run, 7), (sha_run, 13), (stack_run, 7)]
+)
 def test_stopped_and_resumed_the_numbers_are_bit_equal(
-    stop_at: int, restart: float, tmp_path: Path
+    start: Callable[[float], Training], stop_at: int, restart: float, tmp_path: Path
 ) -> None:
     config = budget(steps=20, log_every=3, restart=restart)
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir(), two.mkdir()
-    dropping = replace(MODEL, dropout_hidden=0.3)
     torch.manual_seed(5)
-    fit(training(SHARNN(dropping)), config, PLAIN, desk(one, Shelf()))
+    fit(start(0.3), config, PLAIN, desk(one, Shelf()))
     shelf = Shelf()
     torch.manual_seed(5)
-    first = training(SHARNN(dropping))
-    fit(first, replace(config, steps=stop_at), PLAIN, desk(two, shelf))
+    first = start(0.3)
+    # By a signal: with fewer steps to go, foretelling would weigh less.
+    assert fit(first, config, PLAIN, struck(first, desk(two, shelf), stop_at)) == signal.SIGINT
     torch.manual_seed(99)
-    second = training(SHARNN(dropping))
+    second = start(0.3)
     restore(second, shelf.kept["last"])
+    assert second.progress.step == stop_at
     second.stream.cursor = second.progress.cursor
     fit(second, config, PLAIN, desk(two, shelf))
     assert entries(two, "train") == entries(one, "train")
@@ -456,15 +510,7 @@ def test_a_run_that_only_yields_nan_ends_with_a_sentence(tmp_path: Path) -> None
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_with_a_checkpoint(number: int, tmp_path: Path) -> None:
     shelf, run = Shelf(), training()
-    place = desk(tmp_path, shelf)
-    original = place.bar.update
-
-    def strike(share: float, words: str) -> None:
-        original(share, words)
-        if run.progress.step == 4:
-            os.kill(os.getpid(), number)
-
-    place.bar.update = strike  # type: ignore[method-assign]
+    place = struck(run, desk(tmp_path, shelf), 4, number)
     assert fit(run, budget(steps=50), PLAIN, place) == number
     assert shelf.kept["last"].cursor["step"] == 4
     assert not entries(tmp_path, "valid")
@@ -604,14 +650,17 @@ def test_the_model_hears_of_every_step_and_may_call_it_a_day(tmp_path: Path) -> 
 
 
 class Narrow(SHARNN):
-    """Has room for so many lanes at a time."""
+    """Has room for so many lanes at a time, and once for one more."""
 
-    room = 1
+    room, spare = 1, 1
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """As its parent."""
-        if tokens_BT.size(0) > self.room:
+        missing = max(0, tokens_BT.size(0) - self.room)
+        if missing > self.spare:
             raise torch.OutOfMemoryError("no room")
+        # So that a second piece can fail, when the first has its gradients.
+        self.spare -= missing
         return super().forward(tokens_BT, state)
 
 

@@ -36,6 +36,14 @@ def test_an_idle_block_starts_anew(core: Literal["lstm", "qrnn"]) -> None:
     assert not any(tensor.any() for tensor in idle.values())
 
 
+def test_a_fresh_lstm_keeps_most_of_what_its_cells_hold() -> None:
+    block, silence = RecurrentBlock(laws.DIM, core="lstm", dropout=0.0), torch.zeros(1, 1, laws.DIM)
+    empty = block.initial_state(1, silence)
+    full = empty | {"cell": torch.ones_like(empty["cell"])}
+    after_empty, after_full = (block(silence, state)[1]["cell"] for state in (empty, full))
+    assert (after_full - after_empty).min() > 0.7
+
+
 def test_the_work_of_an_lstm_is_eight_matrices() -> None:
     block = RecurrentBlock(laws.DIM, core="lstm", dropout=0.0)
     assert block.flops_per_token() == 2 * 8 * laws.DIM**2

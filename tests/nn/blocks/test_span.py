@@ -45,6 +45,12 @@ def test_a_shut_gate_lets_nothing_through() -> None:
     assert block(hidden, block.initial_state(2, hidden))[0].abs().max() < 1e-6
 
 
+def test_a_louder_stream_is_answered_alike() -> None:
+    block, hidden = laws.lively(attention(gated=True)), laws.stream()
+    quiet, loud = (laws.read(block, scale * hidden, 6)[0] for scale in (1, 10))
+    torch.testing.assert_close(loud, quiet)
+
+
 def test_shifted_keys_obey_them_too() -> None:
     laws.everything(attention(key_shift=True))
 
@@ -109,6 +115,15 @@ def test_the_price_is_that_of_the_mean_span() -> None:
     block, zero = attention(), torch.zeros(())
     assert block.penalty(zero).item() == pytest.approx(1e-3 * (3.5 + 20.25) / 2)
     assert attention(price=0.0).penalty(zero) is zero
+
+
+def test_memory_reaches_as_far_as_the_ramp() -> None:
+    # One grain would do for the span, but not for what fades out behind it.
+    block = laws.lively(attention(limit=250, starts=(250.0,), ramp=32))
+    with torch.no_grad():
+        block.log_span.fill_(math.log1p(250))
+    whole, cut = (laws.read(block, laws.stream(1, 900), size)[0] for size in (900, 50))
+    torch.testing.assert_close(cut, whole)
 
 
 def test_a_window_may_grow_and_shrink_under_carried_state() -> None:
