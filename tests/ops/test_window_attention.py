@@ -9,7 +9,7 @@ import torch
 from tests.ops import h200
 from torch import Tensor
 
-from sparing.ops.window_attention import Edge, reference, sliced
+from sparing.ops.window_attention import Edge, _tiled, reference, sliced
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -179,13 +179,25 @@ def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(
 
     wanted = outcome(reference.window_attention, CASES["widest"])
     monkeypatch.setattr(fused, "_shared_bytes", lambda device: 101_376)
-    assert fused._tile(fused.FORWARD, torch.empty(1, 1, 1, 256))["ROWS"] == 32
+    wide = torch.empty(1, 1, 1, 256)
+    assert fused._tile(fused.FORWARD, wide.bfloat16())["ROWS"] == 32
+    assert fused._tile(fused.FORWARD, wide)["ROWS"] == 16
     assert "maxnreg" not in fused._tile(fused.BACKWARD_QUERY, torch.empty(1, 1, 1, 64))
     for got, right in zip(outcome(fused.window_attention, CASES["widest"]), wanted, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
 
 
-# Compiles all kernels for a real GPU, which need not be there; prints the shared memory they take.
+def test_the_kernel_is_for_enough_queries_of_known_widths_and_precisions() -> None:
+    query, fresh = torch.empty(1, 16, 1, 64), torch.empty(1, 16, 2, 1, 64)
+    assert _tiled(query, fresh)
+    assert _tiled(query, fresh.bfloat16())
+    assert _tiled(query.double(), fresh)
+    assert not _tiled(query, fresh.double())
+    assert not _tiled(query[:, 1:], fresh[:, 1:])
+    assert not _tiled(query[..., 16:], fresh[..., 16:])
+
+
+# Compiles kernels for a real GPU, which need not be there; prints the shared memory they take.
 COMPILING = """
 import json, sys
 import torch
@@ -194,19 +206,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from sparing.ops.window_attention import fused, kernels
 
-width, limit = int(sys.argv[1]), int(sys.argv[2])
+width, limit, kind, *names = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 fused._shared_bytes = lambda device: limit
-query = torch.empty(1, 1, 1, width)
+dtype = {"*bf16": torch.bfloat16, "*fp32": torch.float32}[kind]
+query = torch.empty(1, 1, 1, width, dtype=dtype)
 numbers = {"segment": "i32", "memory": "i32", "stride_lane": "i32", "stride_key": "i32",
            "scale": "fp32", "first_at": "*i32"}
 singles = dict.fromkeys(("span_at", "lse_at", "delta_at", "d_span_at"), "*fp32")
 found = {}
-for name in ("forward", "backward_query", "backward_entries"):
+for name in names:
     kernel = getattr(kernels, name)
     tile = dict(fused._tile(getattr(fused, name.upper()), query))
     options = {key: tile.pop(key) for key in ("num_warps", "num_stages", "maxnreg") if key in tile}
     fixed = {"RAMP": 32, "HEADS": 1, "WIDTH": width, **tile}
-    kinds = {n: (numbers | singles | dict.fromkeys(fixed, "constexpr")).get(n, "*bf16")
+    kinds = {n: (numbers | singles | dict.fromkeys(fixed, "constexpr")).get(n, kind)
              for n in kernel.arg_names}
     places = {(kernel.arg_names.index(n),): value for n, value in fixed.items()}
     source = ASTSource(fn=kernel, signature=kinds, constexprs=places)
@@ -216,13 +229,27 @@ print(json.dumps(found))
 """
 
 
+ALL = ("forward", "backward_query", "backward_entries")
+# The one that takes most where heads are wide: in 32 bits each of them compiles for long.
+LAST = ("backward_entries",)
+
+
 @pytest.mark.parametrize(
-    ("width", "limit"), [(64, 101_376), (128, 101_376), (256, 101_376), (256, 232_448)]
+    ("width", "limit", "kind", "names"),
+    [
+        (64, 101_376, "*bf16", ALL),
+        (128, 101_376, "*bf16", ALL),
+        (256, 101_376, "*bf16", ALL),
+        (256, 232_448, "*bf16", ALL),
+        (128, 101_376, "*fp32", LAST),
+        (256, 101_376, "*fp32", LAST),
+        (256, 166_912, "*fp32", LAST),
+    ],
 )
 def test_the_kernels_compile_and_fit_into_shared_memory(
-    width: int, limit: int, tmp_path: Path
+    width: int, limit: int, kind: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    taken = json.loads(h200.printed(COMPILING, tmp_path, str(width), str(limit)))
-    assert len(taken) == 3
+    taken = json.loads(h200.printed(COMPILING, tmp_path, str(width), str(limit), kind, *names))
+    assert len(taken) == len(names)
     assert max(taken.values()) <= limit

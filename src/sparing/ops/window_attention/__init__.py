@@ -3,6 +3,7 @@
 Axes: B batch, T segment, M memory, S = M + T, H heads, K head width; 2: a key and its value.
 """
 
+import torch
 from torch import Tensor
 
 from sparing.ops.window_attention import sliced
@@ -24,10 +25,16 @@ def window_attention(
     Keys and values are those of `memory`, which get no gradient, and behind them `fresh`, the
     entries of the queries' own positions.
     """
-    segment, width = query_BTHK.size(1), query_BTHK.size(3)
-    if not (query_BTHK.is_cuda and segment >= SHORTEST and width in WIDTHS):
+    if not (query_BTHK.is_cuda and _tiled(query_BTHK, fresh_BT2HK)):
         return sliced.window_attention(query_BTHK, fresh_BT2HK, memory_BM2HK, edge)
     # Triton is there where there is a GPU, and only there is it needed.
     from sparing.ops.window_attention.fused import window_attention as kernel
 
     return kernel(query_BTHK, fresh_BT2HK, memory_BM2HK, edge)
+
+
+def _tiled(query_BTHK: Tensor, fresh_BT2HK: Tensor) -> bool:
+    """Whether the fused kernel has tiles for them."""
+    segment, width = query_BTHK.size(1), query_BTHK.size(3)
+    # It computes in the entries' precision, whatever the queries', and Triton not in float64.
+    return segment >= SHORTEST and width in WIDTHS and fresh_BT2HK.dtype != torch.float64

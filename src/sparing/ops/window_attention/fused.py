@@ -124,13 +124,16 @@ _attend.register_autograd(_gradients, setup_context=_save)
 def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
     """Wide heads need more registers and more shared memory for each tile.
 
-    For the widest these are the largest tiles of which (next to) nothing spills from the registers.
-    Smaller GPUs have not been timed; more would spill there, so their registers are not capped.
+    The way back holds two tiles of queries and two of keys, so a quarter of the memory is what one
+    may take. In 16 bits (next to) nothing of the widest then spills from the registers; 32 bits
+    have not been timed. Nor have smaller GPUs; more would spill there, so their registers are not
+    capped.
     """
-    width, roomy = query.size(-1), _shared_bytes(query.device) >= ROOMY
+    width, room = query.size(-1), _shared_bytes(query.device)
     if width <= 64:
-        return usual if roomy else {k: n for k, n in usual.items() if k != "maxnreg"}
-    rows = 64 if width <= 128 or roomy else 32
+        return usual if room >= ROOMY else {k: n for k, n in usual.items() if k != "maxnreg"}
+    row_bytes = width * query.element_size()
+    rows = next((rows for rows in (64, 32) if 4 * rows * row_bytes <= room), 16)
     return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
 
 
