@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sparing.__main__ import wait_briefly
+
 # Ctrl-C while a module is imported, by one that lets it pass or by one that swallows it.
 INTERRUPTED = """
 import builtins, contextlib, os, signal, sys
@@ -33,3 +35,14 @@ def test_an_interrupt_while_modules_are_imported_is_quiet(module: str, swallowed
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}, check=False,
     )  # fmt: skip
     assert (said.returncode, said.stdout, said.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "9"}, "9"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_threads_wait_briefly_unless_told_otherwise(
+    chosen: dict[str, str], spins: str | None
+) -> None:
+    wait_briefly(chosen)
+    assert chosen.get("GOMP_SPINCOUNT") == spins

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import torch
 
-TOO_LARGE = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
+TOO_LARGE = (
+    "can't allocate memory",
+    "Storage size calculation overflowed",
+    "out of memory",
+    "bad_alloc",
+    # All that oneDNN has to say when its LSTM finds no room.
+    "could not create a primitive",
+)
 """What torch says of tensors that no memory holds; its exceptions are those of any fault."""
 SPARE = 0.05
 """Share of what is free that others, and the kernel for our pages, may come to need."""
