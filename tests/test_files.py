@@ -168,3 +168,13 @@ def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_pa
             with pytest.raises(UserError, match="in use"), claimed(folder):
                 pass
         assert isinstance(failing.exception(timeout=10), UserError)
+
+
+def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    wanted = tmp_path / "picture.png"
+    with pytest.raises(FileNotFoundError) as caught, writing(wanted) as scratch:
+        (scratch / "no folder").write_text("")
+    assert caught.value.filename == str(scratch / "no folder")
+    with pytest.raises(FileNotFoundError) as caught, writing(wanted) as scratch:
+        scratch.open()
+    assert caught.value.filename == str(wanted)

@@ -22,7 +22,7 @@ def writing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with naming(path):
+        with naming(path, scratch):
             yield scratch
             sync(scratch)
             os.replace(scratch, path)
@@ -31,14 +31,16 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an OSError inside name `path` where it names no file, as a failed write does not."""
+def naming(path: Path, scratch: Path | None = None) -> Iterator[None]:
+    """Let an OSError inside name `path` where it names no file, as a failed write does not, or
+    one that the user knows nothing of."""
     try:
         yield
     except OSError as problem:
         # One without an error number says all it has in its message, which a file name would hide.
         if problem.errno is not None:
-            problem.filename = problem.filename or str(path)
+            hidden = problem.filename in (None, str(scratch))
+            problem.filename = str(path) if hidden else problem.filename
         raise
 
 

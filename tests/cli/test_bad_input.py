@@ -25,6 +25,7 @@ def refused(said: Said, *words: str) -> None:
         (["train", "quickstart", "--set", "train.steps=-3"], ["train.steps"]),
         (["train", "quickstart", "--set", "model.dim=100"], ["boom_dim"]),
         (["info", "enwik8_small", "--set", "model.boom_dim=-256"], ["boom_dim", "multiple"]),
+        (["info", "nope"], ["no such run", "quickstart"]),
         (["info", "enwik8_small", "--set", "model.boom_dim=0"], ["boom_dim", "multiple"]),
         (["train", "quickstart", "--set", "model.attention_at=7"], ["attention_at"]),
         (["train", "quickstart", "--set", "optim.lr=-1"], ["lr"]),

@@ -9,6 +9,7 @@ import typer
 from sparing.cli.options import Json, Settings, show
 from sparing.cli.train import recipe_file
 from sparing.config import described
+from sparing.errors import unknown
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
@@ -56,8 +57,10 @@ def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
     path = Path(name)
     if name.endswith(".json"):
         return recipe_file(path), {"recipe": name}
-    if name in RECIPES or not (path.exists() or "/" in name):
+    if name in RECIPES:
         return recipe(name), {"recipe": name, "about": expectation(name)}
+    if name and not (path.exists() or "/" in name):
+        raise unknown("recipe (and no such run)", name, RECIPES)
     folder = run_or_shipped(path if name else None)
     extra = {key: folder.read(key) for key in ("provenance", "results") if _has(folder.path, key)}
     return folder.config(), {"run": name or "the package's own model", **extra}
