@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
-BASE = {"errors", "files", "config", "units", "device", "launch", "padding", "arrival", "__init__"}
+BASE = {
+    "errors", "files", "config", "units", "device", "memory", "launch", "padding", "arrival", "__init__",
+}  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "padding": set(),
     "arrival": set(),
+    "memory": set(),
     "files": {"errors"},
     "config": {"errors"},
     "launch": {"errors"},
-    "device": {"errors", "launch"},
+    "device": {"errors", "launch", "memory"},
     "__init__": set(),
     "ops": set(),
     "nn": {"ops", "padding", "arrival"},

@@ -96,8 +96,6 @@ class StackConfig:
         for name in RATES:
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
-        if self.boom_dim is not None and (self.boom_dim < 1 or self.boom_dim % self.dim):
-            raise ValueError(f"boom_dim {self.boom_dim} must be a multiple of dim {self.dim}")
         if not 0 <= self.turning <= 1:
             raise ValueError(f"turning must be between 0 and 1, not {self.turning}")
         looped(self.pattern, self.rounds)

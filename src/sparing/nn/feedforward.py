@@ -19,7 +19,7 @@ class Boom(nn.Module):
         self, dim: int, boom_dim: int, *, dropout: float, form: Gelu = "sigmoid", bias: bool = True
     ) -> None:
         super().__init__()
-        if boom_dim % dim:
+        if boom_dim < 1 or boom_dim % dim:
             raise ValueError(f"boom_dim {boom_dim} must be a multiple of dim {dim}")
         self.dim, self.form = dim, form
         self.widen = nn.Linear(dim, boom_dim, bias=bias)

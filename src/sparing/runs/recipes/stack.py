@@ -104,8 +104,8 @@ def enwik8_20min() -> RunConfig:
 def enwik8_small() -> RunConfig:
     """At most 8M parameters, 20 minutes; the model that comes with the package is one of three.
 
-    For one GPU; on a CPU a step of its 64 x 1,024 bytes needs more than 20 GB. Reached 1.0995 test
-    in the mean of three, with 20 minutes before the last checkpoint.
+    For one GPU; on a CPU a step of its 64 x 1,024 bytes takes minutes. Reached 1.0995 test in the
+    mean of three, with 20 minutes before the last checkpoint.
     """
     run = enwik8_20min_span()
     assert isinstance(run.model, StackConfig)
