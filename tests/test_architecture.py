@@ -11,7 +11,8 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
-    "errors", "files", "config", "units", "device", "memory", "launch", "padding", "arrival", "__init__",
+    "errors", "files", "config", "units", "device", "memory", "launch", "padding", "arrival",
+    "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
