@@ -25,6 +25,15 @@ def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatc
     torch.empty(2**29, dtype=torch.uint8)
 
 
+def test_a_limit_that_is_there_already_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**50)
+    with confined():
+        kept = resource.getrlimit(resource.RLIMIT_DATA)
+        monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**51)
+        with confined():
+            assert resource.getrlimit(resource.RLIMIT_DATA) == kept
+
+
 def test_other_problems_are_not_shortages() -> None:
     assert is_shortage(MemoryError())
     assert is_shortage(torch.OutOfMemoryError("no room"))

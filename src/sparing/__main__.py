@@ -24,7 +24,7 @@ def wait_briefly(environ: MutableMapping[str, str]) -> None:
     """Let torch's threads, as they wait for each other, soon leave a core to whoever needs it.
 
     By default they turn round and round for milliseconds: on two cores beside two busy processes
-    that made a small training seven times as long. So it costs the idle machine 2 to 5 %.
+    that made a small training seven times as long. On an idle machine this costs at most 5 %.
     """
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -40,8 +40,7 @@ def confined() -> Iterator[None]:
     """
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = _held_and_free_bytes()
-    if limit is not None:
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+    if limit is not None and (before == resource.RLIM_INFINITY or limit < before):
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
     try:
         yield
