@@ -22,7 +22,7 @@ def test_a_trained_and_measured_run_and_its_seeds(run: Path, sparing: Sparing) -
     assert (said.status, said.err) == (0, "")
     heads, row = said.out.splitlines()
     assert heads.split()[:2] == ["run", "parameters"]
-    assert row.startswith("quick (quickstart)")
+    assert row.startswith("quick (quickstart, on text.txt)")
     assert "± 0.2500  bytes, 4 carried streams, segment 32" in row
     (told,) = sparing("results", folder, "--json").json()["rows"]
     assert len(told["seeds"]) == 2

@@ -11,6 +11,7 @@ from sparing.runs.standings import averaged, ranked, table
 def seed(valid: float, **more: Any) -> Figures:
     base: dict[str, Any] = {
         "recipe": "own",
+        "corpus": "enwik8",
         "seed": 1,
         "settings": {},
         "parameters": 9,

@@ -19,6 +19,7 @@ def scored(bits: float, reading: str = READING, *, whole: bool = True) -> Score:
 def figures(seed: int = 1, **more: Any) -> Figures:
     base: dict[str, Any] = {
         "recipe": "fast",
+        "corpus": "enwik8",
         "seed": seed,
         "settings": {"train": {"steps": 3}},
         "parameters": 51_660_000,
@@ -46,6 +47,12 @@ def test_a_run_is_a_row_of_aligned_columns() -> None:
     assert cells(text, 2) == ["mine (fast)", *told, "1.0200", READING, "1", "abacus"]
     starts = {line.index("abacus") for line in text.splitlines()[1:]}
     assert starts == {text.splitlines()[0].index("device")}
+
+
+def test_a_text_of_ones_own_is_named() -> None:
+    rows = fold({Path("mine"): figures(corpus="some/where/part.bin")}, Path("x"))
+    assert cells(as_text(rows))[0] == "mine (fast, on part.bin)"
+    assert rows[0].to_json()["corpus"] == "some/where/part.bin"
 
 
 def test_seeds_are_folded_into_mean_and_spread() -> None:

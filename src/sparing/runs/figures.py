@@ -45,6 +45,7 @@ class Figures:
     """One run in numbers; None where it does not tell."""
 
     recipe: str
+    corpus: str
     seed: int
     settings: dict[str, Any]
     """All of them but the seed: what runs must share to be seeds of one another."""
@@ -73,6 +74,7 @@ def read_figures(folder: RunFolder) -> Figures:
     tokens, (valid, test) = _last(notes, "tokens"), read_scores(folder)
     return Figures(
         recipe=run.recipe,
+        corpus=run.data.corpus,
         seed=run.train.seed,
         settings=_without_seed(run),
         parameters=cost(build_model(run, "meta")).parameters_deployed,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.runs.figures import Figures, Score, mean, read_figures, spread
 from sparing.runs.folder import RunFolder, is_run
@@ -32,6 +33,7 @@ class Row:
             "run": self.name,
             "paths": list(self.paths),
             "recipe": self.runs[0].recipe,
+            "corpus": self.runs[0].corpus,
             "seeds": [run.seed for run in self.runs],
             "parameters": self.runs[0].parameters,
             "bytes_read": self._mean("bytes_read"),
@@ -176,9 +178,10 @@ def _cells(rows: Iterable[Row]) -> list[list[str]]:
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    """The run's place, which says the recipe as a rule."""
-    inside = row["recipe"] in Path(row["run"]).parts
-    return str(row["run"]) if inside else f"{row['run']} ({row['recipe']})"
+    """The run's place, which says the recipe as a rule, and a text of the user's own."""
+    remarks = [] if row["recipe"] in Path(row["run"]).parts else [row["recipe"]]
+    remarks += [] if row["corpus"] in CORPORA else [f"on {Path(row['corpus']).name}"]
+    return f"{row['run']} ({', '.join(remarks)})" if remarks else str(row["run"])
 
 
 def _scored(told: Mapping[str, Any] | None, seeds: int) -> str:
