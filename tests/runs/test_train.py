@@ -1,6 +1,7 @@
 """What a run's processes must have in common."""
 
 import json
+import resource
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,21 @@ def test_the_precision_a_device_settles_on_is_agreed_on(
         with pytest.raises(Killed):
             resume(killed_run)
     assert ranks.facts[0] != ranks.facts[1]
+
+
+def test_on_a_cpu_training_takes_no_more_memory_than_is_free(
+    killed_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def look(*_: Any) -> None:
+        limits.append(resource.getrlimit(resource.RLIMIT_DATA))
+        raise Killed
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr("sparing.memory._held_and_free_bytes", lambda: 2**50)
+    monkeypatch.setattr("sparing.runs.train.build_training", look)
+    with pytest.raises(Killed):
+        resume(killed_run)
+    assert limits == [(2**50, before[1])]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -679,6 +679,25 @@ def test_a_batch_that_does_not_fit_goes_in_pieces_and_learns_the_same(tmp_path: 
     assert said[-1].startswith("memory is too small; the batch goes in 4 pieces")
 
 
+def test_resumed_it_goes_in_as_many_pieces_and_draws_the_same_dropout(tmp_path: Path) -> None:
+    def narrow() -> Training:
+        torch.manual_seed(5)
+        run = sha_run(0.3)
+        run.model.__class__ = Narrow
+        return run
+
+    one, two, shelf = tmp_path / "one", tmp_path / "two", Shelf()
+    one.mkdir(), two.mkdir()
+    config = budget(steps=12, log_every=3)
+    fit(narrow(), config, PLAIN, desk(one, Shelf()))
+    first, second = narrow(), narrow()
+    fit(first, config, PLAIN, struck(first, desk(two, shelf), 6))
+    restore(second, shelf.kept["last"])
+    second.stream.cursor = second.progress.cursor
+    fit(second, config, PLAIN, desk(two, shelf))
+    assert entries(two, "train") == entries(one, "train")
+
+
 def test_memory_too_small_for_one_lane_is_told_in_one_line(tmp_path: Path) -> None:
     run = training()
     run.model.__class__ = Narrow

@@ -24,7 +24,7 @@ their beginning: without anything before it, it writes rubbish."""
 KEPT = ("vocab", "provenance", "results", "config")
 """Of a run's files; the last makes the folder a run."""
 UNROUNDED = "before they were rounded to bfloat16"
-"""What reports were made of that a run had before it was shipped."""
+"""Of which weights the reports are that a run had before it was shipped."""
 
 
 def run_or_shipped(path: Path | None, home: Path = HOME) -> RunFolder:

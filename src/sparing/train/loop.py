@@ -31,6 +31,8 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, desk: Desk
     """Train until the budget is spent (returns 0) or a signal asks to stop (returns its number)."""
     p, clock = run.progress, Clock(run.progress.elapsed_s + run.head_start_s)
     run.pieces = run.ranks.pieces(config.batch, config.batch_split)
+    if run.ranks.size == 1:
+        run.pieces = max(run.pieces, p.pieces)
     segments = prefetch(run.stream.segments(), run.hardware.device)
     run.model.train()
     with stopping(launched=run.launched) as stop:
@@ -131,7 +133,7 @@ def squeezed(run: Training, segment: Segment, desk: Desk) -> tuple[float, Arriva
             if run.ranks.size > 1 or run.model.apart or not smaller:
                 what = "the device's memory is too small; raise train.batch_split"
                 raise UserError(f"{what} or lower train.segment") from None
-        run.pieces = smaller[0]
+        run.pieces = run.progress.pieces = smaller[0]
         run.optimizer.zero_grad()
         run.hardware.forget()
         what = f"memory is too small; the batch goes in {run.pieces} pieces (train.batch_split)"

@@ -45,6 +45,9 @@ class Progress:
     pass_step: int = 0
     """Where the present pass began: its schedule counts from here."""
     pass_share: float = 0.0
+    pieces: int = 1
+    """Into how many one process had to cut its lanes, to fit into memory. Resumed it does so from
+    the start: another failure would draw random numbers of its own."""
     cursor: Cursor = field(default_factory=Cursor)
 
 
@@ -62,7 +65,7 @@ class Training:
     norm: Arrival | None = None
     """Of the last update's gradients, as long as nobody has asked whether they were finite."""
     pieces: int = 1
-    """Into how many the lanes of this process are cut, to fit into memory."""
+    """Into how many the lanes of this process are cut, as asked for or as memory demands."""
     bytes_per_token: float = 1.0
     head_start_s: float = 0.0
     """Time this process had already spent when training began; it counts against a budget."""
