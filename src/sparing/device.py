@@ -37,9 +37,11 @@ class Hardware:
             torch.cuda.synchronize(self.device)
 
     def forget(self) -> None:
-        """Hand memory that nothing uses back to the device."""
+        """Hand memory that nothing uses back to the device, or to the kernel."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+            libc.malloc_trim(0)
 
     def confined(self) -> AbstractContextManager[None]:
         """On a CPU, take no more memory than there is; GPUs refuse it by themselves."""
