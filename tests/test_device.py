@@ -1,12 +1,63 @@
-"""Where the numbers live."""
+"""Memory that is not there."""
 
+import json
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from sparing.device import pick
+from sparing import device as memory
+from sparing.device import is_out_of_memory, limited_to_free_ram, pick
+
+
+def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = memory._sizes(Path("/proc/self/status"))["VmData"]
+    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: held + 2**28)
+    with limited_to_free_ram():
+        torch.empty(2**27, dtype=torch.uint8)
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(2**29, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    torch.empty(2**29, dtype=torch.uint8)
+
+
+def test_a_limit_that_is_there_already_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**50)
+    with limited_to_free_ram():
+        kept = resource.getrlimit(resource.RLIMIT_DATA)
+        monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**51)
+        with limited_to_free_ram():
+            assert resource.getrlimit(resource.RLIMIT_DATA) == kept
+
+
+def test_other_problems_are_not_shortages() -> None:
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("no room"))
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+@pytest.mark.parametrize("room", [1_100_000_000, 1_300_000_000, 1_600_000_000])
+def test_on_a_cpu_a_batch_that_does_not_fit_goes_in_pieces(room: int, tmp_path: Path) -> None:
+    text, run = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("".join(f"{number} lazy dogs\n" for number in range(20_000)))
+    wide = ["dim=64", "boom_dim=256"]
+    large = ["batch=512", "segment=128", "steps=1", "minutes=null", "evaluate_bytes=1000"]
+    changes = [f"model.{each}" for each in wide] + [f"train.{each}" for each in large]
+    said = subprocess.run(
+        [sys.executable, "-m", "sparing", "train", "quickstart", "--data", text, "--out", run,
+         *(word for change in changes for word in ("--set", change))],
+        # More would fit into this machine, so the limit of the process stands for it.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (room, room)),
+        env=os.environ | {"SPARING_HOME": str(tmp_path / "home")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any("goes in" in entry.get("what", "") for entry in entries)
 
 
 def test_a_gpu_asked_for_by_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

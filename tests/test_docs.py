@@ -16,11 +16,11 @@ from sparing.cli.main import app
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation
+from sparing.experiments.variants import variants
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
-from sparing.runs.tries import contestants
-from sparing.train.training import Progress
+from sparing.train.state import Progress
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "sparing"
@@ -94,7 +94,7 @@ def settings_complaint(given: dict[str, Any]) -> str | None:
         try:
             run = with_settings(recipe(name), settings)
             if given.get("tries"):
-                contestants(run, given["tries"])
+                variants(run, given["tries"])
         except UserError as problem:
             problems.append(str(problem))
         else:

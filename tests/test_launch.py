@@ -80,7 +80,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch._C._distributed_c10d import HashStore
 import sparing.cli.main
 from sparing.__main__ import run
-from sparing.train.joining import leave
+from sparing.train.distributed.init import leave
 
 def command():
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -1,16 +1,75 @@
-"""Where the numbers live and how many bits they get."""
+"""Device, precision, seed, and how much memory there is."""
 
 import ctypes
+import os
 import platform
-from contextlib import AbstractContextManager, nullcontext
+import resource
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from sparing import memory
+from sparing import device as memory
 from sparing.errors import UserError
 from sparing.launch import launch
+
+TOO_LARGE = (
+    "can't allocate memory",
+    "Storage size calculation overflowed",
+    "out of memory",
+    "bad_alloc",
+    # All that oneDNN has to say when its LSTM finds no room.
+    "could not create a primitive",
+)
+"""What torch says of tensors that no memory holds; its exceptions are those of any fault."""
+SPARE = 0.05
+"""Share of what is free that others, and the kernel for our pages, may come to need."""
+
+
+def ram_bytes() -> int:
+    """Memory of this machine, all of it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_out_of_memory(problem: Exception) -> bool:
+    """Whether an exception means that memory was too small."""
+    told = isinstance(problem, MemoryError | torch.OutOfMemoryError)
+    return told or any(words in str(problem) for words in TOO_LARGE)
+
+
+@contextmanager
+def limited_to_free_ram() -> Iterator[None]:
+    """Let this process have no more than is free now: beyond that, asking for memory fails.
+
+    Linux promises more than there is and kills whoever takes it, without a word.
+    """
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _held_and_free_bytes()
+    if limit is not None and (before == resource.RLIM_INFINITY or limit < before):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
+def _held_and_free_bytes(proc: Path = Path("/proc")) -> int | None:
+    """None where the system does not tell."""
+    try:
+        free, own = _sizes(proc / "meminfo"), _sizes(proc / "self" / "status")
+        return own["VmData"] + int((1 - SPARE) * (free["MemAvailable"] + free["SwapFree"]))
+    except (OSError, KeyError):
+        return None
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """The lines of the form `MemFree:  1234 kB`, in bytes."""
+    words = [line.replace(":", " ").split() for line in path.read_text().splitlines()]
+    return {line[0]: 1024 * int(line[1]) for line in words if line[2:] == ["kB"]}
+
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of two of glibc's `mallopt` parameters; 2^25 is the most it takes for the second."""
@@ -43,9 +102,9 @@ class Hardware:
         elif hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
             libc.malloc_trim(0)
 
-    def confined(self) -> AbstractContextManager[None]:
+    def limited_to_free_ram(self) -> AbstractContextManager[None]:
         """On a CPU, take no more memory than there is; GPUs refuse it by themselves."""
-        return memory.confined() if self.device.type == "cpu" else nullcontext()
+        return memory.limited_to_free_ram() if self.device.type == "cpu" else nullcontext()
 
     def peak_bytes(self) -> int:
         """Most device memory held so far (for a CPU: the process's resident peak)."""

@@ -26,3 +26,7 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+IGNORE_INDEX = -1
+"""Target of a position without a next token: it costs nothing and is not counted."""

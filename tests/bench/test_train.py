@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.bench.small import CPU, small_run
-from tests.train.toy import Shelf, desk
+from tests.train.toy import Shelf, callbacks
 
 from sparing.bench import train as bench
 from sparing.bench.bare import PRODUCTS
@@ -21,7 +21,7 @@ def test_a_step_is_the_step_of_the_loop(tmp_path: Path) -> None:
     assert all(benched() for _ in range(steps))
     torch.manual_seed(3)
     config = replace(run.train, steps=steps, epochs=None)
-    fit(trained.training, config, run.schedule, desk(tmp_path, Shelf()))
+    fit(trained.training, config, run.schedule, callbacks(tmp_path, Shelf()))
     both = zip(
         benched.training.model.named_parameters(),
         trained.training.model.named_parameters(),
@@ -67,7 +67,7 @@ def test_a_batch_in_pieces_does_its_products_piece_by_piece(
         return {"counted": lambda: calls.append(batch)}
 
     monkeypatch.setitem(PRODUCTS, "sha_rnn", products)  # type: ignore[arg-type]  # a dict
-    bench_train(small_run("train.batch_split=2"), CPU, 1)
+    bench_train(small_run("train.micro_batches=2"), CPU, 1)
     assert set(calls) == {2}
     assert len(calls) == 2 * (1 + bench.LAPS)
 

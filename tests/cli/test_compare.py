@@ -14,8 +14,8 @@ import pytest
 from tests.cli.conftest import Sparing, settings
 
 from sparing.cli.main import main
+from sparing.experiments.subprocess import Relay
 from sparing.files import locked
-from sparing.runs.child import Relay
 from sparing.runs.folder import RunFolder
 from sparing.train.journal import read
 
@@ -95,7 +95,7 @@ def test_two_tries_with_two_seeds(
     said = sparing(*words(corpus, out, *TRIES), "--seeds", 2)
     assert said.status == 0, said.err
     assert stamps(out) == before
-    assert said.out.startswith("| contestant | valid bits/byte |")
+    assert said.out.startswith("| variant | valid bits/byte |")
     # Nothing was trained: the table comes from where it came before.
     assert json.loads((out / "compare.json").read_text()) == record
     assert record["commits"] == ["this"]
@@ -183,7 +183,7 @@ def test_the_table_does_not_wait_for_the_picture(
     monkeypatch.setattr("sparing.cli.compare.save", fail)
     said = sparing(*words(corpus, tmp_path / "out", TRIES[0]))
     assert said.err.endswith("out of ink\n")
-    assert said.out.startswith("| contestant |")
+    assert said.out.startswith("| variant |")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -174,7 +174,7 @@ def test_a_figure_is_of_the_weights_it_was_made_with(
         checkpoint.save(folder.checkpoints, "best", newer, identity)
         return carried(*given, **more)
 
-    monkeypatch.setattr("sparing.runs.measure.carried", replaced_meanwhile)
+    monkeypatch.setattr("sparing.runs.evaluate.carried", replaced_meanwhile)
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test"]["step"] == before
     assert folder.step("best") == 999
@@ -190,7 +190,7 @@ def test_the_first_best_of_a_run_does_not_lend_its_name_to_figures_of_the_last(
         (run / "aside").rename(folder.checkpoints / "best")
         return carried(*given, **more)
 
-    monkeypatch.setattr("sparing.runs.measure.carried", best_meanwhile)
+    monkeypatch.setattr("sparing.runs.evaluate.carried", best_meanwhile)
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test, last"]["checkpoint"] == "last"
     assert "test" not in results(run)

@@ -87,9 +87,9 @@ def test_a_search_is_resumed_with_its_own_prices(
     assert said.status == 0, said.err
     assert json.loads((searched / "config.json").read_text())["model"]["costs"] == before
     assert [e["step"] for e in read(searched / "metrics.jsonl") if e["kind"] == "train"][-1] == 12
-    said = sparing("search", "--resume", "--out", searched, *words("train.batch_split=2"))
+    said = sparing("search", "--resume", "--out", searched, *words("train.micro_batches=2"))
     assert said.status == 2
-    assert "train.batch_split" in said.err
+    assert "train.micro_batches" in said.err
     said = sparing("search", "--resume", "--out", searched, "--budget", "0.5")
     assert said.status == 2
     assert "own budget" in said.err
@@ -100,10 +100,10 @@ def test_a_lane_of_its_own_for_every_piece_is_refused(
 ) -> None:
     said = sparing(
         "train", "toy_par_search", "--data", corpus, "--out", tmp_path / "run", "--quiet",
-        *words(*SEARCH, "train.batch_split=4"),
+        *words(*SEARCH, "train.micro_batches=4"),
     )  # fmt: skip
     assert said.status == 2
-    assert "train.batch_split" in said.err
+    assert "train.micro_batches" in said.err
     assert not (tmp_path / "run").exists()
 
 

@@ -12,8 +12,8 @@ from tests.cli.conftest import Sparing
 
 from sparing import device
 from sparing.errors import UserError
+from sparing.runs.bundled import HOME, OPENING, UNROUNDED, run_or_shipped, ship
 from sparing.runs.folder import RunFolder, load_model
-from sparing.runs.shipped import HOME, OPENING, UNROUNDED, run_or_shipped, ship
 
 ARTICLE = """\
     <title>Tea</title>

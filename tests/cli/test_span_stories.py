@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from tests.cli.conftest import Sparing
-from tests.runs.test_imports import published
+from tests.runs.test_import_released import published
 
 SMALL = [
     "data.vocab=bytes",

@@ -1,7 +1,7 @@
 import hashlib
 from pathlib import Path
 
-from sparing.data import copies
+from sparing.data import fetch as copies
 from sparing.data.corpora import CORPORA
 from sparing.data.local import SPLITS
 

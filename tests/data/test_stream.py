@@ -1,3 +1,5 @@
+""""""
+
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
@@ -8,7 +10,15 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sparing.data.stream import IGNORED, Cursor, Segment, Stream, StreamConfig, _lengths
+from sparing.data.stream import (
+    IGNORE_INDEX,
+    Cursor,
+    Segment,
+    Stream,
+    StreamConfig,
+    _lengths,
+    prefetch,
+)
 from sparing.data.tokens import Split
 from sparing.errors import UserError
 
@@ -31,7 +41,7 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         halved=draw(st.sampled_from([0.0, 0.05, 1.0])),
         longest=draw(st.sampled_from([None, 1, 25])),
         filled=draw(st.booleans()),
-        turned=draw(st.booleans()),
+        random_epoch_offset=draw(st.booleans()),
     )
     least = config.batch * config.segment
     return counting(draw(st.integers(least, least + 200))), config
@@ -46,7 +56,7 @@ def same(one: Segment, other: Segment) -> bool:
 
 
 def kept(segment: Segment) -> torch.Tensor:
-    return segment.targets_BT[segment.targets_BT != IGNORED]
+    return segment.targets_BT[segment.targets_BT != IGNORE_INDEX]
 
 
 @given(streams())
@@ -61,7 +71,7 @@ def test_every_token_is_a_target_exactly_once(made: tuple[Split, StreamConfig]) 
 @given(streams())
 def test_each_input_is_the_token_before_its_target(made: tuple[Split, StreamConfig]) -> None:
     for segment in Stream(*made).one_epoch():
-        counted = segment.targets_BT != IGNORED
+        counted = segment.targets_BT != IGNORE_INDEX
         inputs, targets = segment.inputs_BT[counted], segment.targets_BT[counted]
         assert torch.equal(inputs, torch.where(targets == 0, START, targets - 1))
         assert inputs.dtype == targets.dtype == torch.int64
@@ -73,10 +83,10 @@ def test_each_input_is_the_token_before_its_target(made: tuple[Split, StreamConf
 def test_lanes_run_on_from_segment_to_segment(made: tuple[Split, StreamConfig]) -> None:
     split, config = made
     lanes = torch.cat([s.targets_BT for s in Stream(split, config).one_epoch()], dim=1)
-    lengths = [len(lane[lane != IGNORED]) for lane in lanes]
+    lengths = [len(lane[lane != IGNORE_INDEX]) for lane in lanes]
     assert max(lengths) - min(lengths) <= 1
     for lane in lanes:
-        run = lane[lane != IGNORED]
+        run = lane[lane != IGNORE_INDEX]
         assert run.tolist() == list(range(int(run[0]), int(run[0]) + len(run)))
 
 
@@ -121,13 +131,15 @@ def test_a_short_example_by_hand() -> None:
     assert first.inputs_BT.tolist() == [[START, 0, 1], [2, 3, 4]]
     assert first.targets_BT.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert first.cursor == Cursor(0, 1, 3)
-    assert second.targets_BT.tolist() == [[IGNORED], [6]]
+    assert second.targets_BT.tolist() == [[IGNORE_INDEX], [6]]
     assert second.count == 1
     assert stream.tokens_per_epoch == 7
 
 
 def test_a_turned_text_begins_elsewhere_in_every_later_epoch() -> None:
-    stream = Stream(counting(40), StreamConfig(batch=2, segment=5, turned=True, seed=3))
+    stream = Stream(
+        counting(40), StreamConfig(batch=2, segment=5, random_epoch_offset=True, seed=3)
+    )
     walk = stream.segments()
     epochs = []
     for _ in range(3):
@@ -145,7 +157,7 @@ def test_a_filled_segment_reads_on_and_counts_no_more() -> None:
     filled = list(Stream(counting(10), StreamConfig(batch=2, segment=3, filled=True)).one_epoch())
     assert same(filled[0], plain[0])
     assert filled[1].inputs_BT.tolist() == [[2, 3, 4], [7, 8, 9]]
-    assert filled[1].targets_BT.tolist() == [[3, 4, IGNORED], [8, 9, IGNORED]]
+    assert filled[1].targets_BT.tolist() == [[3, 4, IGNORE_INDEX], [8, 9, IGNORE_INDEX]]
     assert filled[1][2:] == plain[1][2:]
 
 
@@ -217,3 +229,26 @@ def test_a_mapped_file_is_read_as_the_array_is(tmp_path: Path) -> None:
     counting(100).ids.tofile(tmp_path / "ids.bin")
     mapped = Split(np.memmap(tmp_path / "ids.bin", np.uint16, "r"), 100, 0, START)
     assert all(same(*pair) for pair in zip(draw(mapped), draw(counting(100)), strict=True))
+
+
+def stream() -> Stream:
+    split = Split(np.arange(103, dtype=np.uint8), 103, 0, 10)
+    return Stream(split, StreamConfig(batch=4, segment=8))
+
+
+def test_a_cpu_gets_the_very_same_segments() -> None:
+    segments = list(stream().one_epoch())
+    passed = list(prefetch(iter(segments), torch.device("cpu")))
+    assert all(one is other for one, other in zip(segments, passed, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gets_equal_segments_in_order() -> None:
+    device = torch.device("cuda", 0)
+    passed = list(prefetch(stream().one_epoch(), device))
+    for one, other in zip(stream().one_epoch(), passed, strict=True):
+        assert other.inputs_BT.device == other.targets_BT.device == device
+        assert torch.equal(one.inputs_BT, other.inputs_BT.cpu())
+        assert torch.equal(one.targets_BT, other.targets_BT.cpu())
+        assert one[2:] == other[2:]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tests.train.toy import Shelf, budget, desk, training
+from tests.train.toy import Shelf, budget, callbacks, training
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import State
-from sparing.nn.span import cache_length, trimmed
+from sparing.nn.attention.span import cache_length, trimmed
 from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
@@ -371,7 +371,7 @@ def test_it_learns_the_toy_corpus(tmp_path: Path, settings: dict[str, Any]) -> N
     config = AdaptiveSpanConfig(**(base | settings))
     run = training(AdaptiveSpanTransformer(config))
     run.optimizer = build_optimizer(run.model, OptimConfig(name="adamw", lr=1e-2))
-    fit(run, budget(steps=150), ScheduleConfig(), desk(tmp_path, Shelf()))
+    fit(run, budget(steps=150), ScheduleConfig(), callbacks(tmp_path, Shelf()))
     inputs_BT = torch.tensor([0, 1, 2, 3, 4, 5, 6, 2, 2, 1] * 4)[None]
     out = run.model.eval()(inputs_BT[:, :-1], run.model.initial_state(1))
     nats_BT = run.model.head.nats(out.hidden_BTD, inputs_BT[:, 1:])

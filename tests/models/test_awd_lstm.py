@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.train.toy import Shelf, budget, desk, training
+from tests.train.toy import Shelf, budget, callbacks, training
 
 from sparing.models.awd_lstm import AWDLSTM, RATES, AWDLSTMConfig
 from sparing.models.cost import cost
-from sparing.nn.adaptive import AdaptiveHead
+from sparing.nn.adaptive_softmax import AdaptiveHead
 from sparing.train import journal
 from sparing.train.loop import fit
 from sparing.train.schedule import ScheduleConfig
@@ -159,7 +159,7 @@ def test_it_learns_the_toy_text(core: str, tmp_path: Path) -> None:
     )  # fmt: skip
     torch.manual_seed(1)
     run = training(AWDLSTM(config))
-    fit(run, budget(steps=250), ScheduleConfig(shape="constant"), desk(tmp_path, Shelf()))
+    fit(run, budget(steps=250), ScheduleConfig(shape="constant"), callbacks(tmp_path, Shelf()))
     losses = [entry["nats_per_token"] for entry in journal.read(tmp_path / "metrics.jsonl")[:-1]]
     assert losses[0] == pytest.approx(1.95, abs=0.2)
     assert sum(losses[-20:]) / 20 < 0.6

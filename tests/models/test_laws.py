@@ -8,7 +8,7 @@ from tests.models.tiny import CONFIGS, ROUGH_STARTS, VOCAB, tiny
 from torch import Tensor
 
 from sparing.models import FAMILIES
-from sparing.models.api import IGNORED, LanguageModel, State, lanes
+from sparing.models.api import IGNORE_INDEX, LanguageModel, State, lanes
 from sparing.models.cost import cost
 
 every_family = pytest.mark.parametrize("name", CONFIGS)
@@ -72,11 +72,11 @@ def test_restarted_lanes_are_fresh_and_the_others_go_on(name: str, learning: boo
             torch.tensor([False, True, False, False]),
             torch.tensor([False, False, True, False]),
         )
-        begun = model.restarted(state, one)
+        begun = model.reset_lanes(state, one)
         on, fresh = read_on(model, late_BT, state), read_on(model, late_BT, model.initial_state(4))
         for chosen, found in (
             (one, read_on(model, late_BT, begun)),
-            (one | two, read_on(model, late_BT, model.restarted(begun, two))),
+            (one | two, read_on(model, late_BT, model.reset_lanes(begun, two))),
         ):
             torch.testing.assert_close(found[chosen], fresh[chosen])
             torch.testing.assert_close(found[~chosen], on[~chosen])
@@ -98,7 +98,7 @@ def test_restarting_leaves_what_was_handed_out_alone(name: str) -> None:
     model = tiny(name)
     state = run(model, text(2), 6)[1]
     before = {key: tensor.clone() for key, tensor in state.items()}
-    model.restarted(state, torch.tensor([True, False]))
+    model.reset_lanes(state, torch.tensor([True, False]))
     assert all(torch.equal(tensor, before[key]) for key, tensor in state.items())
 
 
@@ -108,7 +108,7 @@ def test_restarting_leaves_what_was_handed_out_alone(name: str) -> None:
 def test_restarting_copies_no_memory(name: str) -> None:
     model = tiny(name)
     state = run(model, text(2), 6)[1]
-    begun = model.restarted(state, torch.tensor([True, False]))
+    begun = model.reset_lanes(state, torch.tensor([True, False]))
     memories = [key for key, tensor in state.items() if tensor.ndim > 2]
     assert memories
     assert all(begun[key] is state[key] for key in memories)
@@ -154,7 +154,7 @@ def test_ignored_targets_cost_nothing(name: str) -> None:
     model, tokens_BT = tiny(name), text()
     out = model(tokens_BT, model.initial_state(2))
     targets_BT = tokens_BT.clone()
-    targets_BT[:, 4:] = IGNORED
+    targets_BT[:, 4:] = IGNORE_INDEX
     nats_BT = model.head.nats(out.hidden_BTD, targets_BT)
     assert not nats_BT[:, 4:].any()
     log_probability = model.head.logits(out.hidden_BTD).log_softmax(-1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.train.toy import Shelf, budget, desk, training
+from tests.train.toy import Shelf, budget, callbacks, training
 from torch import Tensor
 
 from sparing.models.cost import cost
@@ -110,7 +110,7 @@ def test_it_learns_the_toy_text(tmp_path: Path) -> None:
     torch.manual_seed(1)
     config = MLSTMConfig(vocab_size=7, dim=8, hidden_dim=16, dropout_input=0.1, dropout_hidden=0.05)
     run = training(MLSTM(config))
-    fit(run, budget(steps=150), ScheduleConfig(shape="constant"), desk(tmp_path, Shelf()))
+    fit(run, budget(steps=150), ScheduleConfig(shape="constant"), callbacks(tmp_path, Shelf()))
     losses = [entry["nats_per_token"] for entry in journal.read(tmp_path / "metrics.jsonl")[:-1]]
     assert losses[0] == pytest.approx(1.95, abs=0.2)
     assert sum(losses[-20:]) / 20 < 0.5

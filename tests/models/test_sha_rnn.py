@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sparing.models.cost import cost
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.nn.attention.single_head import OverparamGate, collapsed
 from sparing.nn.feedforward import Boom
-from sparing.nn.gate import OverparamGate, collapsed
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = SHARNNConfig(vocab_size=11, dim=8, depth=3, boom_dim=16, attention_at=(1,), memory=24)
@@ -184,8 +184,8 @@ def test_memory_is_trimmed_to_the_window(
     memory_BMD = torch.zeros(1, 0, 8)
     for size, seen, kept in zip(segments, keys, stored, strict=True):
         hidden_BTD = torch.randn(1, size, 8)
-        _, stored_BSD = attend(hidden_BTD, attend.recent(memory_BMD, coming=size))
-        memory_BMD = attend.recent(stored_BSD)
+        _, stored_BSD = attend(hidden_BTD, attend.newest(memory_BMD, coming=size))
+        memory_BMD = attend.newest(stored_BSD)
         assert (stored_BSD.size(1), memory_BMD.size(1)) == (seen, kept)
 
 

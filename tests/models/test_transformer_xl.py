@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tests.train.toy import Shelf, budget, desk, training
+from tests.train.toy import Shelf, budget, callbacks, training
 from torch import Tensor
 
 from sparing.models.api import State
 from sparing.models.cost import cost
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
-from sparing.nn.relative import sinusoids
+from sparing.nn.attention.relative import sinusoids
 from sparing.runs.recipes import RECIPES
 from sparing.train import journal
 from sparing.train.loop import fit
@@ -324,7 +324,8 @@ def test_it_learns_a_text_that_repeats(settings: dict[str, Any], tmp_path: Path)
     model = TransformerXL(replace(TINY, vocab_size=7, dim=16, depth=2, **settings))
     run = training(model)
     assert (
-        fit(run, budget(steps=150), ScheduleConfig(shape="constant"), desk(tmp_path, Shelf())) == 0
+        fit(run, budget(steps=150), ScheduleConfig(shape="constant"), callbacks(tmp_path, Shelf()))
+        == 0
     )
     losses = [
         entry["nats_per_token"]

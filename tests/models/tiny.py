@@ -8,10 +8,10 @@ from sparing.models import FAMILIES
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
-from sparing.models.branches import StackConfig
-from sparing.models.candidates import SupernetConfig
 from sparing.models.mlstm import MLSTMConfig
 from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.stack.config import StackConfig
+from sparing.models.supernet.config import SupernetConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 
 VOCAB = 11
@@ -88,7 +88,7 @@ _STACK = {
     "memory": 64,
     "span_limit": 64,
     "span_starts": (3.5, 20.25),
-    "span_price": 1e-3,
+    "span_penalty": 1e-3,
     "ramp": 4,
 }
 
@@ -146,8 +146,8 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack": _stack("a f a f"),
     "stack dense": _stack("ff"),
     "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
-    "stack with foresight": _stack(
-        "a f", gated=True, key_shift=True, turning=0.5, activation="swiglu", foresight=2
+    "stack with mtp": _stack(
+        "a f", gated=True, key_shift=True, rotary_fraction=0.5, activation="swiglu", mtp=2
     ),
     "stack in rounds": _stack(
         "a [f a l] f", rounds=3, ngrams=(2,), ngram_rows=16, ngram_dim=3, key_shift=True
@@ -161,7 +161,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         "xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
     ),
     "supernet wide": _supernet(
-        "xfx", candidates="lsaxgbfi", reminder=False, tied=True, key_shift=True
+        "xfx", candidates="lsaxgbfi", embedding_skip=False, tied=True, key_shift=True
     ),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),

@@ -33,13 +33,15 @@ def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
 
 
 def test_a_share_above_nothing_turns_at_least_one_pair() -> None:
-    assert Rotary(4, turning=0.25).turning == 1
-    assert Rotary(4, turning=0.0).turning == 0
+    assert Rotary(4, rotary_fraction=0.25).rotary_fraction == 1
+    assert Rotary(4, rotary_fraction=0.0).rotary_fraction == 0
 
 
-@pytest.mark.parametrize("turning", [1.0, 0.5, 0.25])
-def test_the_pairs_that_turn_are_spread_from_one_radian_to_the_slowest(turning: float) -> None:
-    rotary = Rotary(round(8 / turning), turning=turning)
+@pytest.mark.parametrize("rotary_fraction", [1.0, 0.5, 0.25])
+def test_the_pairs_that_turn_are_spread_from_one_radian_to_the_slowest(
+    rotary_fraction: float,
+) -> None:
+    rotary = Rotary(round(8 / rotary_fraction), rotary_fraction=rotary_fraction)
     angle_F = torch.atan2(rotary.sine_PF[1], rotary.cosine_PF[1])
     wanted = [8192 ** (-pair / 3) for pair in range(4)] + [0.0] * (rotary.pairs - 4)
     # Rounded to a whole number of turns.
@@ -53,9 +55,9 @@ def test_an_odd_width_is_refused() -> None:
 
 def test_pairs_that_do_not_turn_read_alike_everywhere() -> None:
     x = torch.randn(1, 4, 1, 16)
-    turned = rotated(x, Rotary(16, turning=0.25).turns, torch.tensor([1000]))
+    turned = rotated(x, Rotary(16, rotary_fraction=0.25).turns, torch.tensor([1000]))
     # Channels i and 8 + i are a pair; two of eight turn.
     still = [*range(2, 8), *range(10, 16)]
     assert torch.equal(turned[..., still], x[..., still])
     assert (turned[..., [0, 1, 8, 9]] - x[..., [0, 1, 8, 9]]).abs().amin() > 0
-    assert torch.equal(rotated(x, Rotary(16, turning=0.0).turns, torch.tensor([9])), x)
+    assert torch.equal(rotated(x, Rotary(16, rotary_fraction=0.0).turns, torch.tensor([9])), x)

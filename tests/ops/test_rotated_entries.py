@@ -83,7 +83,7 @@ def test_queries_and_keys_have_one_length_and_values_are_left_alone() -> None:
 
 def test_shifted_keys_are_those_of_the_position_before() -> None:
     three, start = torch.randn(2, 5, 3, 2, 8), torch.tensor([0, 40])
-    rest = (torch.ones(2), Rotary(8, turning=0.0).turns, start)
+    rest = (torch.ones(2), Rotary(8, rotary_fraction=0.0).turns, start)
     plain = reference.rotated_entries(three, *rest)
     before = torch.randn(2, 2, 8)
     query, fresh = reference.rotated_entries(three, *rest, before)

@@ -108,7 +108,7 @@ def test_both_pictures_show_every_layer(
     tmp_path: Path, words: Callable[[Any], str], colours: Callable[[Path], int]
 ) -> None:
     focus = look(tiny(), Bytes(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50)
-    for name, draw in (("heat", draw_focus), ("memory", draw_memory_use)):
+    for name, draw in (("trial", draw_focus), ("memory", draw_memory_use)):
         figure = draw(focus, "my_$run", "runs/my_run · commit abc")
         told = words(figure)
         for word in ("block 0", "block 1", "distance back", "commit abc", r"my_\$run"):
@@ -120,8 +120,8 @@ def test_both_pictures_show_every_layer(
 def test_the_heat_map_and_the_lines_hold_the_numbers() -> None:
     weights_TN = np.array([[0.75, 0.25, NAN], [0.5, 0.25, 0.25]])
     focus = Focus(["x", "y"], 0, {3: weights_TN})
-    heat = draw_focus(focus, "run", "origin").axes[0].collections[0].get_array()
-    np.testing.assert_allclose(heat.filled(NAN), [[75, 50], [25, 25], [NAN, 25]])
+    trial = draw_focus(focus, "run", "origin").axes[0].collections[0].get_array()
+    np.testing.assert_allclose(trial.filled(NAN), [[75, 50], [25, 25], [NAN, 25]])
     layer, alike = draw_memory_use(focus, "run", "origin").axes[0].lines
     np.testing.assert_allclose(layer.get_ydata(), [62.5, 25, 12.5])
     np.testing.assert_allclose(alike.get_ydata(), [100 * 5 / 12, 100 * 5 / 12, 100 / 6])

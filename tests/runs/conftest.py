@@ -31,7 +31,7 @@ def killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     words = [word for one in (*SETTINGS, "train.steps=6") for word in ("--set", one)]
     start = ["train", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
     with monkeypatch.context() as patched:
-        patched.setattr("sparing.runs.desk._judge", killed)
+        patched.setattr("sparing.runs.callbacks._judge", killed)
         with pytest.raises(Killed):
             main([*start, *words])
     assert [RunFolder(out).step(name) for name in ("last", "previous")] == [6, 4]

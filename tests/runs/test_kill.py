@@ -16,7 +16,7 @@ from sparing.train.journal import TIMINGS, read
 SETTINGS = [
     "model.dim=16", "model.boom_dim=32", "model.memory=48", "model.dropout_hidden=0.2",
     "train.batch=4", "train.segment=12", "train.randomised=true", "train.steps=60",
-    "train.restart=0.2",
+    "train.state_reset=0.2",
     "train.log_every=3", "train.checkpoint_every=4", "train.evaluate_every=10",
     "train.evaluate_bytes=400", "schedule.shape=cosine", "schedule.warmup=5",
 ]  # fmt: skip

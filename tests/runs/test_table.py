@@ -1,4 +1,4 @@
-"""The table of many runs."""
+"""Tables for documents."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,22 @@ from typing import Any
 import pytest
 
 from sparing.errors import UserError
-from sparing.runs.figures import Figures, Score
-from sparing.runs.table import as_markdown, as_text, fold, folded, runs_below, without_copies
+from sparing.runs.results import Figures, Score
+from sparing.runs.table import (
+    as_markdown,
+    as_text,
+    fold,
+    folded,
+    markdown,
+    runs_below,
+    without_copies,
+)
+
+
+def test_a_bar_in_a_cell_ends_no_column() -> None:
+    told = markdown(["name", "size"], [["a|b", "3"]], ["a note"], words=["name"])
+    assert told == "| name | size |\n| --- | ---: |\n| a\\|b | 3 |\n\na note\n"
+
 
 READING = "bytes, 8 carried streams"
 

@@ -11,16 +11,16 @@ import torch
 from tests.runs.conftest import Killed, killed, resume
 
 from sparing.device import Hardware
-from sparing.train.distributed import Ranks
+from sparing.train.distributed.world import World
 
 
-class Odd(Ranks):
+class Odd(World):
     """Keeps what the processes were to agree on."""
 
     def __init__(self) -> None:
         self.facts: list[str] = []
 
-    def agree(self, what: str, facts: Any) -> None:
+    def check_equal(self, what: str, facts: Any) -> None:
         self.facts.append(json.dumps(facts, sort_keys=True))
 
 
@@ -30,28 +30,28 @@ class Odd(Ranks):
 def test_processes_that_differ_in_what_was_asked_for_do_not_agree(
     odd: list[str], killed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranks = Odd()
-    monkeypatch.setattr("sparing.runs.train.together", lambda *_: nullcontext(ranks))
+    world = Odd()
+    monkeypatch.setattr("sparing.runs.train.init_world", lambda *_: nullcontext(world))
     monkeypatch.setattr("sparing.runs.train.build_training", killed)
     for more in ([], [], odd):
         with pytest.raises(Killed):
             resume(killed_run, *more)
-    first, again, other = ranks.facts
+    first, again, other = world.facts
     assert first == again != other
 
 
 def test_the_precision_a_device_settles_on_is_agreed_on(
     killed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranks = Odd()
-    monkeypatch.setattr("sparing.runs.train.together", lambda *_: nullcontext(ranks))
+    world = Odd()
+    monkeypatch.setattr("sparing.runs.train.init_world", lambda *_: nullcontext(world))
     monkeypatch.setattr("sparing.runs.train.build_training", killed)
     for precision in ("float32", "bfloat16"):
         hardware = Hardware(torch.device("cpu"), precision)  # type: ignore[arg-type]
         monkeypatch.setattr("sparing.device.pick", lambda *_, found=hardware: found)
         with pytest.raises(Killed):
             resume(killed_run)
-    assert ranks.facts[0] != ranks.facts[1]
+    assert world.facts[0] != world.facts[1]
 
 
 def test_on_a_cpu_training_takes_no_more_memory_than_is_free(
@@ -64,7 +64,7 @@ def test_on_a_cpu_training_takes_no_more_memory_than_is_free(
         raise Killed
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setattr("sparing.memory._held_and_free_bytes", lambda: 2**50)
+    monkeypatch.setattr("sparing.device._held_and_free_bytes", lambda: 2**50)
     monkeypatch.setattr("sparing.runs.train.build_training", look)
     with pytest.raises(Killed):
         resume(killed_run)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.train.toy import CPU, Shelf, desk
+from tests.train.toy import CPU, Shelf, callbacks
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
-from sparing.models.candidates import SupernetConfig
-from sparing.models.patterns import likeliest
-from sparing.models.supernet import Supernet
+from sparing.models.stack.patterns import likeliest
+from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.model import Supernet
 from sparing.train.config import TrainConfig
 from sparing.train.loop import fit
+from sparing.train.loss_scale import LossScale
 from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.scale import LossScale
 from sparing.train.schedule import ScheduleConfig
-from sparing.train.training import Training
+from sparing.train.state import Training
 
 VOCAB, DISTANCE, NOISE = 24, 12, 0.1
 BATCH, SEGMENT = 16, 24
@@ -51,7 +51,7 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
         head_dim=16,
         ff_dim=8,
         memory=16,
-        reminder=False,
+        embedding_skip=False,
         tau_end=0.3,
         warmup=0.3,
         costs=(5.0, 1.0, 0.0),
@@ -72,5 +72,5 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
         batch=BATCH, segment=SEGMENT, steps=steps, log_every=steps, evaluate_every=steps
     )
     schedule = ScheduleConfig(shape="linear", warmup=20, hold=0.6)
-    fit(run, budget, schedule, desk(folder, Shelf()))
+    fit(run, budget, schedule, callbacks(folder, Shelf()))
     return likeliest(model.chances(), config.price_list, config.ceiling)

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from sparing.data.vocab import Bytes
-from sparing.models.supernet import Supernet
+from sparing.models.supernet.model import Supernet
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create
 from sparing.runs.recipes import recipe
 from sparing.train import checkpoint
 from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.training import Progress
+from sparing.train.state import Progress
 
 
 def small_search(**settings: Any) -> RunConfig:

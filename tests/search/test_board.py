@@ -9,7 +9,7 @@ from tests.search.small import searched_run
 
 from sparing.data.vocab import Bytes
 from sparing.errors import UserError
-from sparing.models.patterns import cost_of
+from sparing.models.stack.patterns import cost_of
 from sparing.runs.folder import create
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions

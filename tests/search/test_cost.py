@@ -10,7 +10,7 @@ from tests.search.small import small_search
 
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.stack import Stack
+from sparing.models.stack.model import Stack
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.search import cost
@@ -40,7 +40,7 @@ def test_parameters_and_flops_are_those_of_the_network() -> None:
     for pattern in ("xf", "ffx", "i"):
         model = build_model(as_stack(run, pattern))
         assert isinstance(model, Stack)
-        # The reminder has two numbers for every block, an identity too.
+        # The embedding_skip has two numbers for every block, an identity too.
         numbers = sum(p.numel() for p in model.parameters()) - 2 * (len(pattern) - 1)
         assert prices(run, "xfi", CPU, "parameters").of(pattern) == numbers
         flops = prices(run, "xfi", CPU, "flops").of(pattern)

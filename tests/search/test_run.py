@@ -1,5 +1,6 @@
-"""A search from recipe to pattern, and the planted one it must find."""
+"""The text log of a search."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,14 +8,38 @@ import pytest
 import torch
 from tests.search.copying import NEEDED
 from tests.search.copying import search as planted
-from tests.search.small import small_search
+from tests.search.small import searched_run, small_search
 
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.search import run as searches
-from sparing.search.run import Budget, priced, search
+from sparing.search.run import Budget, lines, priced, search, write_log
+
+TRAIN = {
+    "kind": "train", "step": 100, "epoch": 0.5, "nats_per_token": 2.0, "tau": 0.5, "entropy": 0.7,
+    "lr": 1e-4, "pi.0.x": 0.75, "pi.0.f": 0.25, "pi.1.x": 0.125, "pi.1.f": 0.875,
+}  # fmt: skip
+VALID = {
+    "kind": "valid", "step": 100, "nats_per_token": 1.5, "perplexity_per_token": 4.48,
+    "bits_per_byte": 2.164,
+}  # fmt: skip
+EVENT = {"kind": "event", "step": 101, "what": "loss is not finite; step skipped"}
+
+
+def test_it_tells_settings_losses_and_preferences(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xfxf")
+    folder.metrics.write_text("".join(json.dumps(e) + "\n" for e in (TRAIN, VALID, EVENT)))
+    said = list(lines(folder))
+    assert "model.candidates = xfi" in said
+    assert "step 100  epoch 0.50  loss 2.0000  perplexity 7.39  tau 0.500" in "\n".join(said)
+    assert "    Transformer-XL attention  0.75 0.12" in said
+    assert "4.48 per token  2.1640 bits per byte" in said[-2]
+    assert said[-1] == "step 101: loss is not finite; step skipped"
+    write_log(folder)
+    assert (folder.path / "search.log").read_text().splitlines() == said
+
 
 CPU = Hardware(torch.device("cpu"), "float32")
 
@@ -57,7 +82,8 @@ def never(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "split", "complaint"), [("2", 1, "by one process"), ("1", 4, "train.batch_split")]
+    ("processes", "split", "complaint"),
+    [("2", 1, "by one process"), ("1", 4, "train.micro_batches")],
 )
 def test_what_cannot_be_searched_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, split: int, complaint: str
@@ -67,7 +93,7 @@ def test_what_cannot_be_searched_is_refused_before_any_work(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", processes)
     run = small_search(turn=2)
-    run = replace(run, train=replace(run.train, batch_split=split))
+    run = replace(run, train=replace(run.train, micro_batches=split))
     with pytest.raises(UserError, match=complaint) as said:
         search(run, tmp_path / "run", TrainOptions(device="cpu", progress=False), Budget(share=0.9))
     assert "\n" not in str(said.value)

@@ -12,9 +12,9 @@ import torch.multiprocessing as mp
 from tests.train.toy import CPU
 
 from sparing.launch import Launch
-from sparing.train.distributed import Ranks
-from sparing.train.many import Joining, Many
-from sparing.train.sharding import Sharded
+from sparing.train.distributed.ddp import DDPWorld, WorldConfig
+from sparing.train.distributed.fsdp import FSDPWorld
+from sparing.train.distributed.world import World
 
 Task = Callable[..., Any]
 
@@ -80,14 +80,14 @@ def _serve(pipe: Any, port: int, launch: Launch) -> None:
             pipe.send((False, traceback.format_exc()))
 
 
-def ranks_of(launch: Launch, **how: Any) -> Ranks:
+def world_of(launch: Launch, **how: Any) -> World:
     """This process's place in a crew that has met before or meets now."""
     if launch.size == 1:
-        return Ranks()
+        return World()
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    joining = Joining(**how)
-    return (Sharded if joining.sharded else Many)(launch, CPU.device, joining)
+    joining = WorldConfig(**how)
+    return (FSDPWorld if joining.sharded else DDPWorld)(launch, CPU.device, joining)
 
 
 def free_port() -> int:

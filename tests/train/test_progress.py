@@ -1,15 +1,45 @@
-"""What a person watching a run is told."""
+"""Whose time a run goes by."""
 
 from io import StringIO
 from pathlib import Path
 
 import pytest
-from tests.train.toy import Shelf, budget, desk, training
+from tests.train.toy import Shelf, budget, callbacks, training
 
 from sparing.train import progress
+from sparing.train import progress as clock
 from sparing.train.loop import fit
-from sparing.train.progress import Bar
+from sparing.train.progress import Bar, Clock, process_age_s
 from sparing.train.schedule import ScheduleConfig
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, to be set by hand."""
+    time = [100.0]
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: time[0])
+    return time
+
+
+def test_time_goes_on_from_what_earlier_processes_spent(now: list[float]) -> None:
+    run = Clock(50.0)
+    now[0] += 7
+    assert run.elapsed_s() == run.shared_s() == 57.0
+
+
+def test_among_several_the_time_is_the_one_agreed_on(now: list[float]) -> None:
+    run = Clock(0.0)
+    run.agreed_s = 3.0
+    now[0] += 7
+    assert (run.shared_s(), run.elapsed_s()) == (3.0, 7.0)
+
+
+def test_where_the_system_does_not_tell_a_process_has_no_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert process_age_s() > 0
+    monkeypatch.setattr(clock, "age_s", lambda pid: None)
+    assert process_age_s() == 0.0
 
 
 class Terminal(StringIO):
@@ -20,7 +50,7 @@ class Terminal(StringIO):
 def test_the_share_shown_is_that_after_the_step(tmp_path: Path) -> None:
     # One from before it would hide the first step's time, compilation included, from the pace.
     shown: list[float] = []
-    place = desk(tmp_path, Shelf())
+    place = callbacks(tmp_path, Shelf())
     place.bar.update = lambda share, words: shown.append(share)  # type: ignore[method-assign]
     fit(training(), budget(steps=4), ScheduleConfig(), place)
     assert shown == [0.25, 0.5, 0.75, 1.0]

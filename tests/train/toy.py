@@ -1,4 +1,4 @@
-"""A training in memory: a tiny model, a text that repeats, a desk without a disk."""
+"""A training in memory: a tiny model, a text that repeats, a callbacks without a disk."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +15,10 @@ from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.config import TrainConfig
 from sparing.train.journal import Journal
+from sparing.train.loss_scale import LossScale
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.progress import Bar
-from sparing.train.scale import LossScale
-from sparing.train.training import Desk, Training
+from sparing.train.state import Callbacks, Training
 
 CPU = Hardware(torch.device("cpu"), "float32")
 MODEL = SHARNNConfig(
@@ -74,11 +74,11 @@ class Shelf:
         self.save(name, Checkpoint(tensors, checkpoint.cursor))
 
 
-def desk(
+def callbacks(
     folder: Path, shelf: Shelf, judge: Callable[[LanguageModel], dict[str, Any]] | None = None
-) -> Desk:
+) -> Callbacks:
     figures = {"bits_per_byte": 1.0, "nats_per_token": 1.0, "tokens": 1, "elapsed_s": 0.0}
-    return Desk(
+    return Callbacks(
         journal=Journal(folder / "metrics.jsonl"),
         bar=Bar(shown=False),
         save=shelf.save,

@@ -18,9 +18,9 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.launch import launch
 from sparing.runs.config import RunConfig
-from sparing.train.distributed import Ranks
-from sparing.train.joining import leave, together
-from sparing.train.many import Joining, Many
+from sparing.train.distributed.ddp import DDPWorld, WorldConfig
+from sparing.train.distributed.init import init_world, leave
+from sparing.train.distributed.world import World
 
 
 def bench_distributed(
@@ -29,12 +29,12 @@ def bench_distributed(
     """Time at least `steps` steps of either kind, on as many lanes per process."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
-    how = Joining(reduction=run.train.reduction, sharded=sharded)
-    with _world(hardware, how) as ranks:
-        if run.train.batch % ranks.size:
-            raise UserError(f"train.batch {run.train.batch} must be a multiple of {ranks.size}")
-        own = replace(run, train=replace(run.train, batch=run.train.batch // ranks.size))
-        steppers = {"alone": Stepper(own, hardware), "together": Stepper(run, hardware, ranks)}
+    how = WorldConfig(reduction=run.train.reduction, sharded=sharded)
+    with _world(hardware, how) as world:
+        if run.train.batch % world.size:
+            raise UserError(f"train.batch {run.train.batch} must be a multiple of {world.size}")
+        own = replace(run, train=replace(run.train, batch=run.train.batch // world.size))
+        steppers = {"alone": Stepper(own, hardware), "init_world": Stepper(run, hardware, world)}
         for stepper in steppers.values():
             stepper.warm_up()
         turns = math.ceil(steps / LAPS)
@@ -56,17 +56,17 @@ def bench_distributed(
 
 
 @contextmanager
-def _world(hardware: Hardware, how: Joining) -> Iterator[Ranks]:
+def _world(hardware: Hardware, how: WorldConfig) -> Iterator[World]:
     """The processes of this launch, joined even where there is only one."""
     if launch().size > 1:
-        with together(launch(), hardware.device, how) as ranks:
-            yield ranks
+        with init_world(launch(), hardware.device, how) as world:
+            yield world
         return
     if how.sharded:
         raise UserError("--shard needs several processes; start them with torchrun")
     backend = "nccl" if hardware.device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
-        yield Many(launch(), hardware.device, how)
+        yield DDPWorld(launch(), hardware.device, how)
     finally:
         leave()

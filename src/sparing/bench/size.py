@@ -36,7 +36,7 @@ def small(run: RunConfig, purpose: Purpose) -> RunConfig:
         run.train,
         batch=min(run.train.batch, BATCH),
         segment=min(run.train.segment, SEGMENT),
-        batch_split=1,
+        micro_batches=1,
     )
     return replace(run, train=train, model=model)
 

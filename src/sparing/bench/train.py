@@ -12,15 +12,14 @@ import torch
 from sparing.bench.bare import Load, bare_tasks
 from sparing.bench.report import bytes_per_s
 from sparing.bench.timing import Task, interleaved, spread
-from sparing.data.prefetch import prefetch
-from sparing.data.stream import Segment
+from sparing.data.stream import Segment, prefetch
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import size_bytes
 from sparing.runs.build import build_training
 from sparing.runs.config import RunConfig
-from sparing.train.distributed import Ranks
+from sparing.train.distributed.world import World
 from sparing.train.loop import backward, update
 from sparing.train.schedule import factor
 
@@ -37,12 +36,12 @@ ROUND = 8
 class Stepper:
     """A training run on random tokens; each call is one step of the loop."""
 
-    def __init__(self, run: RunConfig, hardware: Hardware, ranks: Ranks | None = None) -> None:
-        """One process alone, or one of several `ranks`."""
-        ranks = ranks or Ranks()
+    def __init__(self, run: RunConfig, hardware: Hardware, world: World | None = None) -> None:
+        """One process alone, or one of several `world`."""
+        world = world or World()
         self.schedule, self.skipped = run.schedule, 0
-        self.training = build_training(_evenly(run), _text(run), hardware, ranks)
-        self.pieces = ranks.pieces(run.train.batch, run.train.batch_split)
+        self.training = build_training(_evenly(run), _text(run), hardware, world)
+        self.pieces = world.micro_batches(run.train.batch, run.train.micro_batches)
         self.segments: Iterator[Segment] = prefetch(
             self.training.stream.segments(), hardware.device
         )
@@ -95,7 +94,7 @@ def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any
         "skipped_steps": stepper.skipped,
         "batch": run.train.batch,
         "segment": run.train.segment,
-        "batch_split": run.train.batch_split,
+        "micro_batches": run.train.micro_batches,
         "compiled": run.train.compiled and hardware.device.type == "cuda",
         "optimizer": run.optim.name,
     }
@@ -121,8 +120,8 @@ def _speed(
 
 
 def _bare(run: RunConfig, hardware: Hardware) -> dict[str, Task]:
-    """The products of a whole step, which reads its batch in `batch_split` pieces."""
-    pieces = run.train.batch_split
+    """The products of a whole step, which reads its batch in `micro_batches` pieces."""
+    pieces = run.train.micro_batches
     load = Load(run.train.batch // pieces, run.train.segment, hardware)
     tasks = bare_tasks(run.family, run.model, load)
     return {name: _repeated(task, pieces) for name, task in tasks.items()}
@@ -138,7 +137,7 @@ def _repeated(task: Task, times: int) -> Task:
 
 def _evenly(run: RunConfig) -> RunConfig:
     """Segments of one length, for the products have one shape."""
-    return replace(run, train=replace(run.train, randomised=False, turned=False))
+    return replace(run, train=replace(run.train, randomised=False, random_epoch_offset=False))
 
 
 def _text(run: RunConfig) -> Split:

@@ -10,15 +10,15 @@ import typer
 from sparing.cli.options import Device, Json, Settings, Source, out_path, show_table, stopped
 from sparing.cli.train import named, settled
 from sparing.errors import UserError
+from sparing.experiments.compare import CompareOptions, Comparison
+from sparing.experiments.compare import compare as run_comparison
+from sparing.experiments.leaderboard import table
+from sparing.experiments.trial import FAILED, Trial
+from sparing.experiments.variants import variants
 from sparing.plot.curves import draw_curves
 from sparing.plot.figure import save
 from sparing.plot.series import XAxis
-from sparing.runs.compare import CompareOptions, Comparison
-from sparing.runs.compare import compare as run_comparison
-from sparing.runs.heats import FAILED, Heat
-from sparing.runs.standings import table
 from sparing.runs.train import TrainOptions
-from sparing.runs.tries import contestants
 
 
 def compare(
@@ -37,10 +37,10 @@ def compare(
         typer.Option(
             "--try",
             metavar="[NAME:] A=1; B=2",
-            help="One more contestant: the recipe with these settings.",
+            help="One more variant: the recipe with these settings.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of every contestant.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Trainings of every variant.")] = 1,
     settings: Settings = None,
     minutes: Annotated[
         float | None, typer.Option(help="Train each this long, annealed to the end of it.")
@@ -64,7 +64,7 @@ def compare(
     base = settled(named(name), [*(settings or []), *budget], minutes, corpus)
     train = TrainOptions(device=device, source=source, progress=not quiet)
     options = CompareOptions(seeds=seeds, train=train, tell=_tell)
-    comparison = Comparison(contestants(base, tries or []), out, options)
+    comparison = Comparison(variants(base, tries or []), out, options)
     signal, record = run_comparison(comparison)
     if signal:
         return stopped(signal)
@@ -79,11 +79,11 @@ def _tell(line: str) -> None:
         typer.echo(line, err=True)
 
 
-def _draw(heats: Sequence[Heat], out: Path, axis: XAxis) -> None:
+def _draw(trials: Sequence[Trial], out: Path, axis: XAxis) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         return
-    if heats:
-        names = [heat.contestant.name for heat in heats]
-        save(draw_curves([heat.path for heat in heats], axis, kin=names), out / "curves.png")
+    if trials:
+        names = [trial.variant.name for trial in trials]
+        save(draw_curves([trial.path for trial in trials], axis, kin=names), out / "curves.png")

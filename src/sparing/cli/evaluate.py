@@ -27,10 +27,10 @@ from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule
 from sparing.launch import launch
 from sparing.runs.config import RunConfig, with_settings
+from sparing.runs.evaluate import Case, Reading, has_memory, measure
 from sparing.runs.folder import RunFolder, open_run, prepare_for_run
-from sparing.runs.measure import Case, Reading, has_memory, measure
-from sparing.train.joining import together
-from sparing.train.many import Joining
+from sparing.train.distributed.ddp import WorldConfig
+from sparing.train.distributed.init import init_world
 
 NEEDS = {
     "--stride": ("--window",),
@@ -186,8 +186,8 @@ def _dynamic(rule: Rule, lr: float | None, decay: float, segment: int | None) ->
 def _score(
     case: Case, reading: Reading, how: DynamicConfig | None, *, kept: bool, as_json: bool
 ) -> None:
-    with together(launch(), case.hardware.device, Joining()) as ranks:
-        found, report = measure(replace(case, ranks=ranks), reading, how)
+    with init_world(launch(), case.hardware.device, WorldConfig()) as world:
+        found, report = measure(replace(case, world=world), reading, how)
     if launch().rank:
         return
     if kept:

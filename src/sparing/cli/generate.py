@@ -13,8 +13,8 @@ from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import complete, stream_text
+from sparing.runs.bundled import OPENING, run_or_shipped
 from sparing.runs.folder import load_model
-from sparing.runs.shipped import OPENING, run_or_shipped
 
 
 def generate(

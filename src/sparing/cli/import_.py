@@ -7,7 +7,7 @@ import typer
 
 from sparing import device
 from sparing.cli.options import Json, out_path, show
-from sparing.runs.imports import import_adaptive_span
+from sparing.runs.import_released import import_adaptive_span
 from sparing.runs.provenance import provenance
 
 

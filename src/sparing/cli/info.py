@@ -12,10 +12,10 @@ from sparing.config import described
 from sparing.errors import unknown
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
+from sparing.runs.bundled import run_or_shipped
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
-from sparing.runs.shipped import run_or_shipped
 
 BYTE_FOR_BYTE = ("bytes", "symbols")
 """Vocabularies in which a token is a byte; how many bytes others hold depends on the text."""

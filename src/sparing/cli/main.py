@@ -21,10 +21,10 @@ from sparing.cli import (
     search,
     train,
 )
-from sparing.cli.words import name_values, reworded
+from sparing.cli.messages import name_values, reworded
+from sparing.device import is_out_of_memory
 from sparing.errors import LostError, UserError
 from sparing.launch import Launch, launch
-from sparing.memory import is_shortage
 
 app = typer.Typer(
     name="sparing",
@@ -116,7 +116,7 @@ def _sentence(problem: Exception) -> str | None:
         return reworded(" ".join(str(explain()).split()), known)
     if isinstance(problem, OSError):
         return _about_files(problem)
-    if is_shortage(problem):
+    if is_out_of_memory(problem):
         return "that does not fit into this machine's memory; choose smaller sizes"
     return None
 

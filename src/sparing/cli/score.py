@@ -12,8 +12,8 @@ from sparing.cli.options import CheckpointName, Device, Json, say
 from sparing.errors import UserError
 from sparing.evaluate.score import Score, rank
 from sparing.evaluate.score import score as score_texts
+from sparing.runs.bundled import run_or_shipped
 from sparing.runs.folder import is_run, load_model
-from sparing.runs.shipped import run_or_shipped
 
 
 def score(

@@ -5,7 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
-from sparing.data import copies, local
+from sparing.data import fetch as copies
+from sparing.data import local
 from sparing.data.archive import unpack
 from sparing.data.corpora import CORPORA, STDLIB, Corpus
 from sparing.data.fetch import download, home

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparing.data.tokens import Split
 from sparing.errors import UserError
-from sparing.padding import IGNORED
+from sparing.units import IGNORE_INDEX
 
 SHORTEST = 5
 """Of the randomised lengths."""
@@ -63,7 +63,7 @@ class StreamConfig:
     """The most tokens of a randomised segment; none: `segment`."""
     seed: int = 0
     """Of the randomised lengths, and of the places where epochs begin."""
-    turned: bool = False
+    random_epoch_offset: bool = False
     """Every epoch but the first begins elsewhere in the text, which goes round: lanes and segments
     are cut at other places each time."""
     filled: bool = False
@@ -137,7 +137,7 @@ class Stream:
         # A copy even of a single lane, whose inputs must not lose what is ignored as a target.
         targets_BT = window_BT[:, 1:].clone(memory_format=torch.contiguous_format)
         left_B1 = torch.from_numpy(self._lengths_B - cursor.position)[:, None]
-        targets_BT[torch.arange(targets_BT.size(1)) >= left_B1] = IGNORED
+        targets_BT[torch.arange(targets_BT.size(1)) >= left_B1] = IGNORE_INDEX
         after = Cursor(cursor.epoch, cursor.index + 1, end)
         return Segment(
             inputs_BT=window_BT[:, :-1].contiguous(),
@@ -165,7 +165,7 @@ class Stream:
 
     def _turn(self, epoch: int) -> int:
         """By how many tokens this epoch's text begins later."""
-        if not self.config.turned or epoch == 0:
+        if not self.config.random_epoch_offset or epoch == 0:
             return 0
         random = np.random.default_rng((self.config.seed, epoch))
         return int(random.integers(self.tokens_per_epoch))
@@ -196,3 +196,26 @@ def _refuse_small(tokens: int, config: StreamConfig) -> None:
             f"the text has {tokens:,} tokens, too few for a batch of {config.batch} lanes; "
             "lower the batch"
         )
+
+
+def prefetch(segments: Iterator[Segment], device: torch.device) -> Iterator[Segment]:
+    """Keep one segment ahead on its way to a GPU; on a CPU, pass them through."""
+    if device.type != "cuda":
+        yield from segments
+        return
+    ahead: Segment | None = None
+    for segment in segments:
+        ready, ahead = ahead, _copy(segment, device)
+        if ready is not None:
+            yield ready
+    if ahead is not None:
+        yield ahead
+
+
+def _copy(segment: Segment, device: torch.device) -> Segment:
+    # From pinned memory the copy does not stop the host; the allocator keeps that memory until
+    # the copy is done.
+    return segment._replace(
+        inputs_BT=segment.inputs_BT.pin_memory().to(device, non_blocking=True),
+        targets_BT=segment.targets_BT.pin_memory().to(device, non_blocking=True),
+    )

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from sparing.config import from_json, to_json
 from sparing.data.fetch import home
-from sparing.data.folder import building
-from sparing.data.local import SPLITS
+from sparing.data.local import SPLITS, building
 from sparing.data.splits import check_source, fingerprint, read_splits
 from sparing.data.text import count_words, unsigned
 from sparing.data.vocab import Kind, Vocab, learn, vocab_from_json

@@ -15,7 +15,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation, carried
 from sparing.models.api import Head, LanguageModel
-from sparing.padding import IGNORED
+from sparing.units import IGNORE_INDEX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class Cache:
         mixed_BT = torch.logaddexp(math.log1p(-c.share) - plain_BT, torch.log(c.share * share_BT))
         nats_BT = torch.where(known_T, -mixed_BT, plain_BT)
         self._hidden_BWD, self._targets_BW = hidden_BSD[:, -c.window :], targets_BS[:, -c.window :]
-        return nats_BT.masked_fill(targets_BT == IGNORED, 0.0)
+        return nats_BT.masked_fill(targets_BT == IGNORE_INDEX, 0.0)
 
     def _remember(self, hidden_BTD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
         if self._hidden_BWD is None or self._targets_BW is None:

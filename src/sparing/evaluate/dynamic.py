@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from sparing.data.prefetch import prefetch
-from sparing.data.stream import Segment, Stream, StreamConfig
+from sparing.data.stream import Segment, Stream, StreamConfig, prefetch
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError

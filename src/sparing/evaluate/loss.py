@@ -11,8 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sparing import units
-from sparing.data.prefetch import prefetch
-from sparing.data.stream import Stream, StreamConfig
+from sparing.data.stream import Stream, StreamConfig, prefetch
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -21,13 +20,13 @@ from sparing.models.api import LanguageModel, Output
 
 
 class Together(Protocol):
-    """Processes that share the work: `train.distributed.Ranks`."""
+    """Processes that share the work: `train.distributed.World`."""
 
     def lanes(self, batch: int) -> range:
         """The streams of this process."""
         ...
 
-    def sum_(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         """Add up what every process has, in place."""
         ...
 
@@ -115,11 +114,11 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     protocol: str = "bytes",
     progress: bool = False,
     charge: Charge | None = None,
-    ranks: Together | None = None,
+    world: Together | None = None,
 ) -> Evaluation:
     """Read the split as `batch` contiguous streams, carrying the state from segment to segment.
 
-    `charge` says what a target costs at a hidden vector; the model's head by default. `ranks` deal
+    `charge` says what a target costs at a hidden vector; the model's head by default. `world` deal
     the streams out and add up their losses.
     """
     tokens = _tokens(split)
@@ -128,10 +127,10 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     batch = min(batch, tokens)
     segment = min(segment, math.ceil(tokens / batch))
     config = StreamConfig(batch=batch, segment=segment, filled=model.steady)
-    own = range(batch) if ranks is None else ranks.lanes(batch)
+    own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
     pieces = _stream_nats(model, stream, len(own), charge or model.head.nats)
-    sitting = _Sitting(model, split, hardware, ranks, protocol, progress)
+    sitting = _Sitting(model, split, hardware, world, protocol, progress)
     return sitting.verdict(pieces, f"{batch} carried streams, segment {config.segment}")
 
 
@@ -145,11 +144,11 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
     batch: int = 8,
     protocol: str = "bytes",
     progress: bool = False,
-    ranks: Together | None = None,
+    world: Together | None = None,
 ) -> Evaluation:
     """Read `window` tokens from a fresh state for every `stride` tokens that are scored.
 
-    `ranks` deal the windows out and add up their losses.
+    `world` deal the windows out and add up their losses.
     """
     tokens = _tokens(split)
     if batch < 1:
@@ -157,9 +156,9 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
     # The first window alone is scored whole, so it would make its batch's softmax needlessly wide.
     first, *rest = sliding(tokens, window, stride)
     groups = [[first], *(rest[at : at + batch] for at in range(0, len(rest), batch))]
-    own = range(len(groups)) if ranks is None else ranks.lanes(len(groups))
+    own = range(len(groups)) if world is None else world.lanes(len(groups))
     pieces = _windows_nats(model, split, groups[own.start : own.stop])
-    sitting = _Sitting(model, split, hardware, ranks, protocol, progress)
+    sitting = _Sitting(model, split, hardware, world, protocol, progress)
     return sitting.verdict(pieces, f"window {window}, stride {stride}")
 
 
@@ -170,7 +169,7 @@ class _Sitting:
     model: LanguageModel
     split: Split
     hardware: Hardware
-    ranks: Together | None
+    world: Together | None
     protocol: str
     progress: bool
 
@@ -183,8 +182,8 @@ class _Sitting:
             for nats, count in pieces:
                 total += nats
                 bar.update(count)
-            if self.ranks is not None:
-                self.ranks.sum_(total)
+            if self.world is not None:
+                self.world.all_reduce(total)
             loss_nats = total.item()
         protocol = self.protocol
         return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)

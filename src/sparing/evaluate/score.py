@@ -12,7 +12,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.window import measuring, on_device
 from sparing.models.api import LanguageModel, Output, lanes
-from sparing.padding import IGNORED
+from sparing.units import IGNORE_INDEX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ def _padded(texts: Sequence[np.ndarray], start: int, segment: int) -> tuple[np.n
     if width > segment:
         width = -(-width // segment) * segment
     inputs_BN = np.full((len(texts), width), start, dtype=np.int64)
-    targets_BN = np.full_like(inputs_BN, IGNORED)
+    targets_BN = np.full_like(inputs_BN, IGNORE_INDEX)
     for lane, text in enumerate(texts):
         inputs_BN[lane, 1 : len(text)] = text[:-1]
         targets_BN[lane, : len(text)] = text

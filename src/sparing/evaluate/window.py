@@ -12,7 +12,7 @@ from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
-from sparing.padding import IGNORED
+from sparing.units import IGNORE_INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def read(split: Split, windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarra
         targets_BT[lane] = split.ids[window.begin : window.end]
         inputs_BT[lane, 0] = split.ids[window.begin - 1] if window.begin else split.start
         inputs_BT[lane, 1:] = targets_BT[lane, :-1]
-        targets_BT[lane, : window.scored - window.begin] = IGNORED
+        targets_BT[lane, : window.scored - window.begin] = IGNORE_INDEX
     return inputs_BT, targets_BT
 
 

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
-from sparing.models.branches import StackConfig
-from sparing.models.candidates import SupernetConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
-from sparing.models.stack import Stack
-from sparing.models.supernet import Supernet
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.model import Stack
+from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.model import Supernet
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import Head, LanguageModel, Output, State, check_counts
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
-from sparing.nn.expire import ExpireAttention, ExpireSpan
+from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
+from sparing.nn.attention.adaptive_span import AdaptiveSpanAttention, AdaptiveSpanLayer
+from sparing.nn.attention.expire import ExpireAttention, ExpireSpan
+from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan
+from sparing.nn.block import TypedModuleList
 from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.listed import Listed
-from sparing.nn.span import AdaptiveSpan, DynamicSpan
-from sparing.nn.span_attention import SpanAttention
-from sparing.nn.span_layer import SpanLayer
 from sparing.nn.state import emptied, owned, part, zeroed
 from sparing.ops.span_attention import Ramp
 
@@ -127,7 +126,7 @@ class AdaptiveSpanTransformer(LanguageModel):
         # Rows of narrow tables come out short; the plain one is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
-        self.blocks = Listed(_layer(c) for _ in range(c.depth))
+        self.blocks = TypedModuleList(_layer(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
 
     def initial_state(self, batch: int) -> State:
@@ -143,7 +142,7 @@ class AdaptiveSpanTransformer(LanguageModel):
                 state[f"blocks.{layer}.{name}"] = zero
         return state
 
-    def restarted(self, state: State, lanes_B: Tensor) -> State:
+    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Zeros take attention, so where there were none they must not."""
         zeros, begun = zeroed(state, lanes_B), State()
         if self.config.start == "zeros" or self.config.span == "expire":
@@ -250,8 +249,8 @@ class AdaptiveSpanTransformer(LanguageModel):
         return ("table", 1) if name == "position" else super()._role(name, parameter)
 
 
-def _layer(c: AdaptiveSpanConfig) -> SpanLayer:
-    return SpanLayer(
+def _layer(c: AdaptiveSpanConfig) -> AdaptiveSpanLayer:
+    return AdaptiveSpanLayer(
         c.dim,
         c.span_limit,
         span=_span(c),
@@ -269,14 +268,14 @@ def _span(c: AdaptiveSpanConfig) -> AdaptiveSpan | DynamicSpan | None:
     return AdaptiveSpan(c.heads, c.span_limit, ramp=c.edge, start=start, kind=c.span)
 
 
-def _attention(c: AdaptiveSpanConfig) -> SpanAttention | ExpireAttention:
+def _attention(c: AdaptiveSpanConfig) -> AdaptiveSpanAttention | ExpireAttention:
     if c.span == "expire":
         span = ExpireSpan(c.dim, c.span_limit, start=c.span_start)
         return ExpireAttention(
             c.dim, c.heads, span=span, ramp=c.ramp, noisy=c.span_noise, dropout=c.dropout
         )
     zeros = c.start == "zeros"
-    return SpanAttention(
+    return AdaptiveSpanAttention(
         c.dim, c.heads, ramp=c.edge, dropout=c.dropout, persistent=c.persistent, zeros=zeros
     )
 

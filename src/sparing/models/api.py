@@ -6,12 +6,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.head import IGNORED, Head
-from sparing.nn.relative import RelativeBias
+from sparing.nn.attention.relative import RelativeBias
+from sparing.nn.head import IGNORE_INDEX, Head
 from sparing.nn.state import State, joined, lanes, lengthened, size_bytes, zeroed
 
 __all__ = [
-    "IGNORED",
+    "IGNORE_INDEX",
     "Head",
     "LanguageModel",
     "Output",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-COUNTED, MOST = ("depth", "rounds", "heads", "foresight"), 1000
+COUNTED, MOST = ("depth", "rounds", "heads", "mtp"), 1000
 """Settings that say how many of something there are, and a number beyond all use."""
 
 
@@ -81,7 +81,7 @@ class LanguageModel(nn.Module):
         """Read one segment of at least one token per lane."""
         raise NotImplementedError
 
-    def restarted(self, state: State, lanes_B: Tensor) -> State:
+    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """The same state with the chosen lanes as before their first token.
 
         Asks no weights, of which this process may have a part only, and never waits for the device.

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State, check_counts
-from sparing.nn.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
+from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
+from sparing.nn.block import TypedModuleList
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.listed import Listed
 from sparing.nn.recurrent import LSTMCore, QRNNCore
 
 RATES = (
@@ -92,7 +92,7 @@ class AWDLSTM(LanguageModel):
         super().__init__()
         c = self.config = config
         self.embedding, self.head = _ends(c)
-        self.layers = Listed(_layer(c, layer) for layer in range(c.depth))
+        self.layers = TypedModuleList(_layer(c, layer) for layer in range(c.depth))
         self.dropout_embedding = RowDropout(c.vocab_size, c.dropout_embedding)
         self.dropout_input = LockedDropout(c.dropout_input)
         self.dropout_hidden = LockedDropout(c.dropout_hidden)

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.attention import compute_dtype
 from sparing.nn.dropout import LockedDropout, kept
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.normed import Matrix
+from sparing.nn.linear import Matrix
+from sparing.nn.precision import compute_dtype
 from sparing.ops.mlstm import Inputs, mlstm
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State, check_counts
-from sparing.nn.attention import SingleHeadAttention, compute_dtype
+from sparing.nn.attention.single_head import GateKind, SingleHeadAttention
+from sparing.nn.block import TypedModuleList
 from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
-from sparing.nn.gate import GateKind
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.listed import Listed
-from sparing.nn.memory import extended, recent
+from sparing.nn.kv_buffer import append, newest
+from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
 from sparing.nn.state import counted, emptied, owned, part, zeroed
 
@@ -107,15 +107,15 @@ class Attend(nn.Module):
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
         # Keys and values enter matrix products only, so storing them in the products' own
         # precision changes nothing and halves the memory.
-        return extended(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
+        return append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
 
-    def recent(self, stored_BSD: Tensor, coming: int = 0) -> Tensor:
+    def newest(self, stored_BSD: Tensor, coming: int = 0) -> Tensor:
         """The newest entries that fit the window beside `coming` ones; none if nothing fits."""
-        return recent(stored_BSD, self.memory - coming)
+        return newest(stored_BSD, self.memory - coming)
 
     def focus(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         """Attention weights (B, T, S) of this segment."""
-        stored_BSD = self.extend(hidden_BTD, self.recent(memory_BMD, hidden_BTD.size(1)))
+        stored_BSD = self.extend(hidden_BTD, self.newest(memory_BMD, hidden_BTD.size(1)))
         inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
         return self.attention.focus(*inputs)
 
@@ -172,13 +172,13 @@ class Block(nn.Module):
         """`state` holds this block's tensors only."""
         hidden_BTD, carried = self.recur(hidden_BTD, state)
         if self.attend is not None:
-            memory_BMD = self.attend.recent(state["memory"], coming=hidden_BTD.size(1))
+            memory_BMD = self.attend.newest(state["memory"], coming=hidden_BTD.size(1))
             hidden_BTD, stored_BSD = self.attend(hidden_BTD, memory_BMD, state.get("seen"))
-            carried["memory"] = self.attend.recent(stored_BSD).detach()
+            carried["memory"] = self.attend.newest(stored_BSD).detach()
             carried |= counted(state, hidden_BTD.size(1))
         return self.expand(hidden_BTD), carried
 
-    def restarted(self, state: State, lanes_B: Tensor) -> State:
+    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Zero vectors, and a memory of which nothing exists, in the chosen lanes."""
         vectors = {name: state[name] for name in self.core.state_names}
         memory = {name: tensor for name, tensor in state.items() if name not in vectors}
@@ -194,7 +194,9 @@ class SHARNN(LanguageModel):
         super().__init__()
         c = self.config = config
         self.embedding = nn.Embedding(c.vocab_size, c.dim)
-        self.blocks = Listed(Block(c, attends=layer in c.attention_at) for layer in range(c.depth))
+        self.blocks = TypedModuleList(
+            Block(c, attends=layer in c.attention_at) for layer in range(c.depth)
+        )
         self.head = SoftmaxHead.tied(self.embedding, bias=c.bias)
         self.dropout_input = Dropout(c.dropout_input)
         self.dropout_output = Dropout(c.dropout_output)
@@ -222,11 +224,11 @@ class SHARNN(LanguageModel):
                 state[f"blocks.{layer}.memory"] = self.head.weight.new_zeros(batch, 0, c.dim)
         return {name: tensor.detach() for name, tensor in state.items()}
 
-    def restarted(self, state: State, lanes_B: Tensor) -> State:
+    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Every block knows how its own begins."""
         begun = State()
         for layer, block in enumerate(self.blocks):
-            own = block.restarted(part(state, f"blocks.{layer}"), lanes_B)
+            own = block.reset_lanes(part(state, f"blocks.{layer}"), lanes_B)
             begun |= owned(own, f"blocks.{layer}")
         return begun
 

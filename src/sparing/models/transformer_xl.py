@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State, check_counts
-from sparing.nn.adaptive import (
+from sparing.nn.adaptive_softmax import (
     AdaptiveEmbedding,
     AdaptiveHead,
     TiedProjections,
     check_clusters,
     shortlist,
 )
-from sparing.nn.attention import compute_dtype
+from sparing.nn.attention.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
+from sparing.nn.block import TypedModuleList
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.listed import Listed
-from sparing.nn.memory import extended, recent
-from sparing.nn.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
+from sparing.nn.kv_buffer import append, newest
+from sparing.nn.precision import compute_dtype
 from sparing.nn.state import counted, emptied, owned, part
 from sparing.ops.relative_attention import Bias
 
@@ -118,20 +118,20 @@ class Attend(nn.Module):
             carried = {"memory": stored_BSD}
         else:
             fresh = zip(("keys", "values"), self.attention.entries(source_BTD), strict=True)
-            carried = {name: extended(state[name], new_BTE) for name, new_BTE in fresh}
+            carried = {name: append(state[name], new_BTE) for name, new_BTE in fresh}
             entries = carried["keys"], carried["values"]
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, bias, self.reach, state.get("seen")
         )
         out_BTD = hidden_BTD + self.dropout(mixed_BTD)
-        kept = {name: recent(tensor, self.memory).detach() for name, tensor in carried.items()}
+        kept = {name: newest(tensor, self.memory).detach() for name, tensor in carried.items()}
         kept |= counted(state, hidden_BTD.size(1))
         return out_BTD if self.pre else self.norm(out_BTD), kept
 
     def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         # After the norm it enters matrix products only, so their precision is enough.
         dtype = hidden_BTD.dtype if self.pre else compute_dtype(hidden_BTD)
-        return extended(memory_BMD, hidden_BTD.to(dtype))
+        return append(memory_BMD, hidden_BTD.to(dtype))
 
 
 class FeedForward(nn.Module):
@@ -178,7 +178,7 @@ class TransformerXL(LanguageModel):
         c = self.config = config
         self.embedding, self.head = _ends(c)
         self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
-        self.blocks = Listed(Block(c) for _ in range(c.depth))
+        self.blocks = TypedModuleList(Block(c) for _ in range(c.depth))
         self.dropout = Dropout(c.dropout)
         self._table = PositionTable()
         self.reset_parameters()
@@ -206,7 +206,7 @@ class TransformerXL(LanguageModel):
             for name, width in widths.items()
         }
 
-    def restarted(self, state: State, lanes_B: Tensor) -> State:
+    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Memories stay as they are, but no longer exist in those lanes."""
         begun = State()
         for layer in range(self.config.depth):

@@ -1,18 +1,19 @@
-"""From hidden vectors to the loss of the next token."""
+"""Output heads: softmax loss in nats, tied weights, and a loss on some rows of the batch only."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.padding import IGNORED as IGNORED
+from sparing.units import IGNORE_INDEX as IGNORE_INDEX
 
 
 class Head(Protocol):
     """What every output layer offers."""
 
     def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """Loss of each target in nats, float32; zero where the target is `IGNORED`."""
+        """Loss of each target in nats, float32; zero where the target is `IGNORE_INDEX`."""
         ...
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
@@ -44,6 +45,42 @@ class SoftmaxHead(nn.Module):
         if logits_NV.element_size() < 4:
             logits_NV = logits_NV.float()
         nats_N = F.cross_entropy(
-            logits_NV, targets_BT.flatten(), ignore_index=IGNORED, reduction="none"
+            logits_NV, targets_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         )
         return nats_N.view_as(targets_BT)
+
+
+Lanes = Literal["all", "most", "held"]
+
+
+class HeldOutRowsHead(nn.Module):
+    """Another head, with gradient from all lanes, or from the held ones, or from the rest."""
+
+    def __init__(self, head: Head, share: float) -> None:
+        super().__init__()
+        self.inner = head
+        self.share = share
+        self.lanes: Lanes = "all"
+
+    def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """See `Head`. Every lane's loss is told; those that teach weigh as much as all would."""
+        nats_BT = self.inner.nats(hidden_BTD, targets_BT)
+        if self.lanes == "all" or not torch.is_grad_enabled():
+            return nats_BT
+        told_BT = nats_BT.detach()
+        return told_BT + self._weights(nats_BT) * (nats_BT - told_BT)
+
+    def logits(self, hidden_XD: Tensor) -> Tensor:
+        """See `Head`."""
+        return self.inner.logits(hidden_XD)
+
+    def _weights(self, nats_BT: Tensor) -> Tensor:
+        batch = nats_BT.size(0)
+        held = min(batch - 1, max(1, round(self.share * batch)))
+        if not held:
+            raise ValueError("lanes cannot be kept apart: there is only one")
+        teach_B = torch.arange(batch, device=nats_BT.device) >= batch - held
+        if self.lanes == "most":
+            teach_B = ~teach_B
+        teachers = held if self.lanes == "held" else batch - held
+        return (teach_B * (batch / teachers))[:, None]

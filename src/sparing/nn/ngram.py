@@ -49,7 +49,7 @@ class NgramEmbedding(nn.Module):
         """What stands before a text: tokens that no text holds."""
         return torch.full((batch, self.history), NONE, device=like.device, dtype=torch.int64)
 
-    def restarted(self, before_BN: Tensor, lanes_B: Tensor) -> Tensor:
+    def reset_lanes(self, before_BN: Tensor, lanes_B: Tensor) -> Tensor:
         """The same with nothing before the next token of the chosen lanes."""
         return before_BN.masked_fill(lanes_B[:, None], NONE)
 

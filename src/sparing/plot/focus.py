@@ -114,7 +114,7 @@ def visible(token: bytes) -> str:
 
 
 def draw_focus(focus: Focus, title: str, origin: str) -> "Figure":
-    """A heat map per layer: text from left to right, distance back from bottom to top."""
+    """A trial map per layer: text from left to right, distance back from bottom to top."""
     layers = sorted(focus.weights)
     top = max(float(np.nanmax(weights_TN)) for weights_TN in focus.weights.values())
     figure = new_figure(14, 1.6 + 2.6 * len(layers))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
 from sparing.files import writing
-from sparing.models.branches import BRANCHES
+from sparing.models.stack.config import BRANCHES
 from sparing.plot.figure import dress, new_figure, pen, plain, small_print
 from sparing.plot.series import Diary, series
 

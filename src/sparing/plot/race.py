@@ -11,8 +11,8 @@ from sparing.plot.figure import GREY, clipped, dress, new_figure, pen, plain, sm
 from sparing.plot.labels import Label, write
 from sparing.plot.published import PUBLISHED, Published
 from sparing.plot.series import Series, origin, placing, read_diaries, series, short_names
-from sparing.runs.figures import Score, device_of, read_scores
 from sparing.runs.folder import open_run
+from sparing.runs.results import Score, device_of, read_scores
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -12,10 +12,10 @@ from sparing.launch import launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, State
 from sparing.runs.config import RunConfig
-from sparing.train.distributed import Loss, Ranks
+from sparing.train.distributed.world import Loss, World
+from sparing.train.loss_scale import LossScale
 from sparing.train.optim import build_optimizer
-from sparing.train.scale import LossScale
-from sparing.train.training import Training
+from sparing.train.state import Training
 
 RANK_STRIDE = 1_000_003
 """Between the seeds of two ranks' dropout."""
@@ -47,28 +47,28 @@ def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> 
     return model
 
 
-def build_training(run: RunConfig, text: Split, hardware: Hardware, ranks: Ranks) -> Training:
+def build_training(run: RunConfig, text: Split, hardware: Hardware, world: World) -> Training:
     """A training before its first step; ranks share weights, and have lanes and dropout apart."""
     seed_everything(run.train.seed)
     model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
     # The same weights everywhere, but not the same dropout.
-    if ranks.rank:
-        seed_everything((run.train.seed + RANK_STRIDE * ranks.rank) % (1 << 63))
-    loss = ranks.wrapped(Loss(model))
+    if world.rank:
+        seed_everything((run.train.seed + RANK_STRIDE * world.rank) % (1 << 63))
+    loss = world.wrap(Loss(model))
     training = Training(
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(text, stream_config(run, filled=model.steady), ranks, Cursor()),
+        stream=_stream(text, stream_config(run, filled=model.steady), world, Cursor()),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),
         clip=run.optim.clip,
         bytes_per_token=text.size_bytes / len(text.ids),
-        ranks=ranks,
+        world=world,
         launched=launch().id is not None,
     )
-    training.state = training.fresh_state(len(ranks.lanes(run.train.batch)))
+    training.state = training.fresh_state(len(world.lanes(run.train.batch)))
     return training
 
 
@@ -83,20 +83,20 @@ def stream_config(run: RunConfig, *, filled: bool = False) -> StreamConfig:
         halved=t.halved,
         longest=t.longest,
         seed=t.seed,
-        turned=t.turned,
+        random_epoch_offset=t.random_epoch_offset,
         filled=filled,
     )
 
 
 def build_stream(
-    tokens: Tokens, cutting: StreamConfig, ranks: Ranks, cursor: Cursor | None = None
+    tokens: Tokens, cutting: StreamConfig, world: World, cursor: Cursor | None = None
 ) -> Stream:
     """A rank's lanes of the text to train on, from `cursor` on."""
-    return _stream(tokens.split("train"), cutting, ranks, cursor or Cursor())
+    return _stream(tokens.split("train"), cutting, world, cursor or Cursor())
 
 
-def _stream(text: Split, cutting: StreamConfig, ranks: Ranks, cursor: Cursor) -> Stream:
-    stream = Stream(text, cutting, ranks.lanes(cutting.batch), cursor)
+def _stream(text: Split, cutting: StreamConfig, world: World, cursor: Cursor) -> Stream:
+    stream = Stream(text, cutting, world.lanes(cutting.batch), cursor)
     # Too small a text is refused here, before anything is written.
     stream.segments()
     return stream

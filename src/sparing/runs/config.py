@@ -13,7 +13,7 @@ from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
-YOUNG = [("rounds", 1), ("key_shift", False), ("turning", 1.0)]
+YOUNG = [("rounds", 1), ("key_shift", False), ("rotary_fraction", 1.0)]
 """Settings younger than some checkpoints, as these have them: they do not name them, nor do we."""
 
 

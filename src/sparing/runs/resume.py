@@ -10,10 +10,10 @@ from sparing.runs.config import RunConfig, from_json, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
-from sparing.train.capture import capture, handed_out, restore, resumable, second_pass
-from sparing.train.clock import Clock
+from sparing.train.capture import broadcast_checkpoint, capture, restore, resumable, second_pass
 from sparing.train.loop import spent
-from sparing.train.training import Training
+from sparing.train.progress import Clock
+from sparing.train.state import Training
 
 BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
 
@@ -25,18 +25,18 @@ def resume(
 
     A run that left no checkpoint begins anew.
     """
-    ranks = training.ranks
-    leading = ranks.rank == 0
+    world = training.world
+    leading = world.rank == 0
     record = provenance(training.hardware, run.train.seed)
-    before = from_json(ranks.told(to_json(folder.config()) if leading else None))
+    before = from_json(world.broadcast_object(to_json(folder.config()) if leading else None))
     _refuse_other_lanes(before, run)
     there = leading and bool(checkpoint.present(folder.checkpoints))
     if leading and not there:
         _refuse_without_weights(folder)
-    if ranks.told(name != "last" or there):
+    if world.broadcast_object(name != "last" or there):
         _go_on(run, before, folder, training, name)
         cutting = training.stream.config
-        training.stream = build_stream(tokens, cutting, ranks, training.progress.cursor)
+        training.stream = build_stream(tokens, cutting, world, training.progress.cursor)
     if leading:
         journal.rewind(folder.metrics, training.progress.journal_bytes)
         _write_down(run, before, folder, record)
@@ -54,7 +54,7 @@ def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
     Nor can the pieces of which a super-net's held lanes are the last.
     """
     apart = build_model(run, "meta").apart
-    settings = ["train.batch:", "data.", *(["train.batch_split:"] if apart else [])]
+    settings = ["train.batch:", "data.", *(["train.micro_batches:"] if apart else [])]
     fixed = [each for each in differences(before, run) if each.startswith(tuple(settings))]
     if fixed:
         raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
@@ -64,10 +64,10 @@ def _go_on(
     run: RunConfig, before: RunConfig, folder: RunFolder, training: Training, name: str
 ) -> None:
     """Bring `training` to where a checkpoint left off, or begin a second pass from its weights."""
-    ranks = training.ranks
-    leading = ranks.rank == 0
-    saved = handed_out(
-        ranks, checkpoint.load(folder.checkpoints, name, run.identity()) if leading else None
+    world = training.world
+    leading = world.rank == 0
+    saved = broadcast_checkpoint(
+        world, checkpoint.load(folder.checkpoints, name, run.identity()) if leading else None
     )
     assert saved is not None
     changed = before.optim != run.optim or before.schedule != run.schedule
@@ -98,7 +98,7 @@ def _begin_from(folder: RunFolder, training: Training, run: RunConfig, name: str
     `name` was chosen over.
     """
     captured = capture(training)
-    if training.ranks.rank:
+    if training.world.rank:
         return
     if name == "previous":
         # Else `last` would take its name, and the same command mean another checkpoint.

@@ -1,17 +1,39 @@
-"""All runs below a folder as one table, the seeds of one recipe folded into one row."""
+"""DDPWorld runs in one table."""
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
-from sparing.runs.figures import Figures, Score, mean, read_figures, spread
 from sparing.runs.folder import RunFolder, is_run
-from sparing.runs.layout import NOTHING, markdown, rounded
+from sparing.runs.results import Figures, Score, mean, read_figures, spread
+
+NOTHING = "-"
+"""A cell for what is not known."""
+
+
+def rounded(value: float | None, form: str, unit: float = 1) -> str:
+    """A cell for a number counted in `unit`s."""
+    return NOTHING if value is None else format(value / unit, form)
+
+
+def markdown(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    *,
+    words: Collection[str] = (),
+) -> str:
+    """A table with notes under it; columns whose heads are among `words` begin at the left."""
+    rule = ["---" if head in words else "---:" for head in heads]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (heads, *rows)]
+    lines = [f"| {' | '.join(cells)} |" for cells in [escaped[0], rule, *escaped[1:]]]
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
+
 
 SEED = re.compile(r"(?:(?P<name>.*)-)?seed\d+")
 """Folders that differ in nothing but the seed are called so: NAME/seedN or NAME-seedN."""

@@ -10,26 +10,25 @@ from typing import Any
 from sparing import device
 from sparing.data.fetch import home
 from sparing.data.tokens import Tokens, prepare
-from sparing.device import Hardware
+from sparing.device import Hardware, ram_bytes
 from sparing.errors import UserError
 from sparing.files import claimed, locked
 from sparing.launch import launch
-from sparing.memory import machine_bytes
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, build_stream, build_training, stream_config
+from sparing.runs.callbacks import build_callbacks
 from sparing.runs.config import RunConfig, for_vocab, to_json
-from sparing.runs.desk import build_desk
 from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import resume
 from sparing.train import checkpoint, journal
-from sparing.train.clock import Clock
-from sparing.train.distributed import Ranks
-from sparing.train.joining import together
+from sparing.train.distributed.ddp import WorldConfig
+from sparing.train.distributed.init import init_world
+from sparing.train.distributed.world import World
 from sparing.train.loop import fit, spent
-from sparing.train.many import Joining
-from sparing.train.training import Desk, Training
+from sparing.train.progress import Clock
+from sparing.train.state import Callbacks, Training
 from sparing.units import human_bytes
 
 
@@ -66,12 +65,12 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
     with (
-        hardware.confined(),
-        together(launch(), hardware.device, _joining(run, options)) as ranks,
+        hardware.limited_to_free_ram(),
+        init_world(launch(), hardware.device, _joining(run, options)) as world,
     ):
         # From here on rank 0 may change the folder that all have looked at.
-        ranks.agree("settings, texts or options", _facts(run, tokens, hardware, options))
-        training = build_training(run, tokens.split("train"), hardware, ranks)
+        world.check_equal("settings, texts or options", _facts(run, tokens, hardware, options))
+        training = build_training(run, tokens.split("train"), hardware, world)
         training.head_start_s = options.head_start_s
         return _within(run, path, training, tokens, options)
 
@@ -82,10 +81,10 @@ def refuse_unfit(run: RunConfig) -> None:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
     model = build_model(run, "meta")
     _refuse_beyond_memory(model)
-    if model.apart and run.train.batch < 2 * run.train.batch_split:
+    if model.apart and run.train.batch < 2 * run.train.micro_batches:
         raise UserError(
             "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
-            "lower train.batch_split"
+            "lower train.micro_batches"
         )
 
 
@@ -93,8 +92,8 @@ def _refuse_beyond_memory(model: LanguageModel) -> None:
     """Weights are drawn on the CPU; asked for bit by bit, too many would get the process killed."""
     count = sum(parameter.numel() for parameter in model.parameters())
     size = sum(parameter.nbytes for parameter in model.parameters())
-    if size > machine_bytes():
-        held = human_bytes(machine_bytes())
+    if size > ram_bytes():
+        held = human_bytes(ram_bytes())
         raise UserError(
             f"{count:,} parameters take {human_bytes(size)}, and this machine has {held}; "
             "choose smaller sizes"
@@ -105,7 +104,7 @@ def rehearse(run: RunConfig, tokens: Tokens) -> None:
     """Refuse what one process could not train on this text, without training it."""
     run = for_vocab(run, tokens.vocab.size)
     refuse_unfit(run)
-    build_stream(tokens, stream_config(run), Ranks())
+    build_stream(tokens, stream_config(run), World())
 
 
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
@@ -117,11 +116,11 @@ def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
         return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
 
 
-def _joining(run: RunConfig, options: TrainOptions) -> Joining:
+def _joining(run: RunConfig, options: TrainOptions) -> WorldConfig:
     size, batch = launch().size, run.train.batch
     if batch % size:
         raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
-    return Joining(
+    return WorldConfig(
         timeout_s=options.timeout_s, reduction=run.train.reduction, sharded=options.sharded
     )
 
@@ -144,21 +143,21 @@ def _within(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> int:
     """Train while rank 0 holds the folder."""
-    leading = training.ranks.rank == 0
+    leading = training.world.rank == 0
     # What is left of an earlier start of this launch may take a moment to die.
     wait_s = options.timeout_s if options.restarted else 0.0
     with claimed(path, wait_s=wait_s) if leading else nullcontext():
         if leading and is_run(path) and not options.resume:
             raise UserError(f"{path} was made a run by another process just now")
         folder = _start(run, path, training, tokens, options)
-        desk = build_desk(run, folder, tokens, training, progress=options.progress)
-        desk.bar.say(f"run {path}")
-        _tell_of_restart(desk, training, options)
+        callbacks = build_callbacks(run, folder, tokens, training, progress=options.progress)
+        callbacks.bar.say(f"run {path}")
+        _tell_of_restart(callbacks, training, options)
         try:
-            signal = fit(training, run.train, run.schedule, desk)
+            signal = fit(training, run.train, run.schedule, callbacks)
         finally:
-            desk.bar.close()
-            desk.journal.close()
+            callbacks.bar.close()
+            callbacks.journal.close()
         if leading:
             _note(folder, _summary(training, folder))
     if leading and not signal:
@@ -171,14 +170,14 @@ def _start(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> RunFolder:
     """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
-    folder, ranks = RunFolder(path), training.ranks
+    folder, world = RunFolder(path), training.world
     if options.resume:
         resume(run, folder, training, tokens, name=options.checkpoint)
         return folder
     # Rank 0's clock decides, or some would refuse what others begin.
-    if ranks.told(spent(training, run.train, Clock(training.head_start_s)) >= 1):
+    if world.broadcast_object(spent(training, run.train, Clock(training.head_start_s)) >= 1):
         _refuse_stepless(training, run)
-    if ranks.rank == 0:
+    if world.rank == 0:
         record = provenance(training.hardware, run.train.seed)
         create(path, run, tokens.vocab, record, texts=tokens.texts())
     return folder
@@ -194,13 +193,13 @@ def _refuse_stepless(training: Training, run: RunConfig) -> None:
         )
 
 
-def _tell_of_restart(desk: Desk, training: Training, options: TrainOptions) -> None:
+def _tell_of_restart(callbacks: Callbacks, training: Training, options: TrainOptions) -> None:
     if not options.restarted:
         return
-    step, size = training.progress.step, training.ranks.size
+    step, size = training.progress.step, training.world.size
     what = f"started anew by torchrun with {size} processes; went on from step {step}"
-    desk.journal.note("event", step, what=what)
-    desk.bar.say(f"step {step}: {what}")
+    callbacks.journal.note("event", step, what=what)
+    callbacks.bar.say(f"step {step}: {what}")
 
 
 def _note(folder: RunFolder, summary: Mapping[str, Any]) -> None:

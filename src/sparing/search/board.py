@@ -13,14 +13,13 @@ from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
-from sparing.models.candidates import SupernetConfig
 from sparing.models.cost import cost
-from sparing.models.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
+from sparing.models.stack.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
+from sparing.models.supernet.config import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
-from sparing.runs.figures import spread
 from sparing.runs.folder import (
     RunFolder,
     is_run,
@@ -29,8 +28,9 @@ from sparing.runs.folder import (
     prepare_for_run,
     refuse_another,
 )
-from sparing.runs.layout import NOTHING, markdown
 from sparing.runs.provenance import provenance
+from sparing.runs.results import spread
+from sparing.runs.table import NOTHING, markdown
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
 from sparing.search.derive import derive, refuse_unless_stack, searched

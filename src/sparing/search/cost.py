@@ -22,10 +22,10 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models import FAMILIES
 from sparing.models.api import size_bytes
-from sparing.models.branches import StackConfig, branch
 from sparing.models.cost import cost
-from sparing.models.patterns import IDLE, cost_of
-from sparing.models.stack import Stack
+from sparing.models.stack.config import StackConfig, branch
+from sparing.models.stack.model import Stack
+from sparing.models.stack.patterns import IDLE, cost_of
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
 
@@ -142,7 +142,7 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
     shape = config.to_json(_plain(run))
     del shape["pattern"]
     train, evaluate = config.to_json(run.train), config.to_json(run.evaluate)
-    work = {name: train[name] for name in ("batch", "segment", "batch_split", "compiled")}
+    work = {name: train[name] for name in ("batch", "segment", "micro_batches", "compiled")}
     return {
         "model": shape,
         "train": work,

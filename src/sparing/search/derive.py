@@ -7,10 +7,10 @@ import torch
 
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.branches import StackConfig
-from sparing.models.candidates import SupernetConfig
-from sparing.models.patterns import IDLE, cost_of, filled, likeliest
-from sparing.models.supernet import Supernet
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.patterns import IDLE, cost_of, filled, likeliest
+from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.model import Supernet
 from sparing.plot.pi import frames
 from sparing.plot.series import read_diaries
 from sparing.runs.config import RunConfig

@@ -1,25 +1,78 @@
-"""One search from a recipe to a pattern: price the blocks, train the super-net, derive, tell."""
+"""One search from recipe to pattern, and its log."""
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparing import device
+from sparing import device, files, units
+from sparing.config import described
 from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.candidates import SupernetConfig
-from sparing.models.patterns import at_random
+from sparing.models.stack.config import BRANCHES
+from sparing.models.stack.patterns import at_random
+from sparing.models.supernet.config import SupernetConfig
 from sparing.plot.figure import save
-from sparing.plot.pi import calm_since, draw_cooling, draw_pi, frames, save_film
-from sparing.plot.series import read_diaries
+from sparing.plot.pi import Frame, calm_since, draw_cooling, draw_pi, frames, save_film
+from sparing.plot.series import Diary, read_diaries
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.train import TrainOptions, refuse_unfit, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
 from sparing.search.derive import derive, searched, share_of_budget
-from sparing.search.log import write_log
+from sparing.train import journal
+
+NAME = "search.log"
+
+
+def write_log(folder: RunFolder) -> None:
+    """Write `search.log` from the run's config and journal."""
+    text = "\n".join(lines(folder)) + "\n"
+    with files.writing(folder.path / NAME) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+def lines(folder: RunFolder) -> Iterator[str]:
+    """Settings, losses, temperatures and preferences in the order they came about."""
+    for path, value, _ in described(folder.config()):
+        yield f"{path} = {value}"
+    entries = journal.read(folder.metrics)
+    matrices = {frame.step: frame for frame in frames(Diary("", "", entries))}
+    for entry in entries:
+        if entry["kind"] == "train":
+            yield _train(entry)
+            if entry["step"] in matrices:
+                yield from _matrix(matrices[entry["step"]])
+        elif entry["kind"] == "valid":
+            yield _valid(entry)
+        else:
+            yield f"step {entry['step']}: {entry.get('what')}"
+
+
+def _train(entry: Mapping[str, Any]) -> str:
+    nats = entry.get("nats_per_token")
+    words = [f"step {entry['step']}", f"epoch {entry['epoch']:.2f}"]
+    if nats is not None:
+        words += [f"loss {nats:.4f}", f"perplexity {units.perplexity(nats, 1):.2f}"]
+    names = {"tau": ".3f", "entropy": ".3f", "cost": ".3f", "price": ".4f", "lr": ".2e"}
+    words += [f"{name} {entry[name]:{form}}" for name, form in names.items() if name in entry]
+    return "  ".join(words)
+
+
+def _valid(entry: Mapping[str, Any]) -> str:
+    return (
+        f"step {entry['step']}  valid  loss {entry['nats_per_token']:.4f}  perplexity "
+        f"{entry['perplexity_per_token']:.2f} per token  {entry['bits_per_byte']:.4f} bits per byte"
+    )
+
+
+def _matrix(frame: Frame) -> Iterator[str]:
+    for letter, row in frame.rows.items():
+        name = BRANCHES[letter][0] if letter in BRANCHES else letter
+        yield f"    {name:<26}" + " ".join(f"{share:.2f}" for share in row)
+
 
 RECIPE = "recipe"
 """The derived run's file in the search's folder."""

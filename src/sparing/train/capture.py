@@ -11,30 +11,30 @@ from sparing.data.stream import Cursor
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.distributed import Ranks
-from sparing.train.parts import alike
-from sparing.train.training import Progress, Training
+from sparing.train.distributed.dtensor import distribute_like
+from sparing.train.distributed.world import World
+from sparing.train.state import Progress, Training
 
 
 def capture(run: Training) -> Checkpoint:
     """Everything the next process needs to go on with the same numbers."""
-    state = {f"state.{name}": tensor for name, tensor in run.ranks.gathered(run.state).items()}
+    state = {f"state.{name}": tensor for name, tensor in run.world.gather_state(run.state).items()}
     for kind, own in generators(run).items():
-        for rank, tensor in enumerate(run.ranks.listed(own)):
+        for rank, tensor in enumerate(run.world.gather(own)):
             state[of_rank(kind, rank)] = tensor
-    model = run.ranks.complete(model_tensors(run.model))
-    optimizer = run.ranks.complete(run.optimizer.tensors())
+    model = run.world.full_tensors(model_tensors(run.model))
+    optimizer = run.world.full_tensors(run.optimizer.tensors())
     return Checkpoint({"model": model, "optimizer": optimizer, "state": state}, position(run))
 
 
-def capture_judged(run: Training) -> Checkpoint:
+def capture_optimizer(run: Training) -> Checkpoint:
     """What judging can change: an averaging optimizer remembers valid losses."""
-    return Checkpoint({"optimizer": run.ranks.complete(run.optimizer.tensors())}, position(run))
+    return Checkpoint({"optimizer": run.world.full_tensors(run.optimizer.tensors())}, position(run))
 
 
 def capture_weights(run: Training) -> Checkpoint:
     """The weights alone, and where they were reached."""
-    return Checkpoint({"model": run.ranks.complete(model_tensors(run.model))}, position(run))
+    return Checkpoint({"model": run.world.full_tensors(model_tensors(run.model))}, position(run))
 
 
 def position(run: Training) -> dict[str, Any]:
@@ -58,14 +58,14 @@ def of_rank(kind: str, rank: int) -> str:
     return f"{kind}.{rank}" if rank else kind
 
 
-def handed_out(ranks: Ranks, checkpoint: Checkpoint | None) -> Checkpoint | None:
+def broadcast_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
     """The checkpoint rank 0 has read, for every process."""
-    cursor = ranks.told(None if checkpoint is None else dict(checkpoint.cursor))
+    cursor = world.broadcast_object(None if checkpoint is None else dict(checkpoint.cursor))
     if cursor is None:
         return None
     held = checkpoint.tensors if checkpoint is not None else {}
-    stems = ranks.told(list(held))
-    return Checkpoint({stem: ranks.handed_out(held.get(stem)) for stem in stems}, cursor)
+    stems = world.broadcast_object(list(held))
+    return Checkpoint({stem: world.broadcast_tensors(held.get(stem)) for stem in stems}, cursor)
 
 
 def resumable(checkpoint: Checkpoint) -> bool:
@@ -88,13 +88,15 @@ def restore(run: Training, checkpoint: Checkpoint) -> None:
         if name.startswith("state.")
     }
     device = run.hardware.device
-    run.state = {name: tensor.to(device) for name, tensor in run.ranks.dealt(carried).items()}
+    run.state = {
+        name: tensor.to(device) for name, tensor in run.world.scatter_state(carried).items()
+    }
     _restore_generators(run, saved)
 
 
 def _restore_generators(run: Training, saved: Mapping[str, Tensor]) -> None:
     """Those of this rank; one that did not exist when they were saved begins a sequence."""
-    cpu, cuda = (of_rank(kind, run.ranks.rank) for kind in ("rng.cpu", "rng.cuda"))
+    cpu, cuda = (of_rank(kind, run.world.rank) for kind in ("rng.cpu", "rng.cuda"))
     if cpu not in saved:
         torch.manual_seed((torch.initial_seed() + run.progress.step) % (1 << 63))
         return
@@ -146,4 +148,4 @@ def load_model_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) -> N
         if tensor.shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)} there, {tuple(tensor.shape)} here"
             raise UserError(f"the checkpoint does not fit the model: {name} is {shapes}")
-        tensor.copy_(alike(tensors[name], tensor))
+        tensor.copy_(distribute_like(tensors[name], tensor))

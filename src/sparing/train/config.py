@@ -24,13 +24,13 @@ class TrainConfig:
     """Share of the randomised lengths that lie near half of `segment`."""
     longest: int | None = None
     """The most tokens of a randomised segment; none: `segment`."""
-    turned: bool = False
+    random_epoch_offset: bool = False
     """Begin every epoch but the first elsewhere in the text, so that segments are cut anew."""
-    restart: float = 0.0
+    state_reset: float = 0.0
     """Chance that a lane begins anew before a segment, with nothing remembered."""
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
-    batch_split: int = 1
+    micro_batches: int = 1
     """Pieces the batch is cut into to save memory; the same update but for what dropout draws."""
     steps: int | None = None
     """Stop after this many updates."""
@@ -68,12 +68,14 @@ class TrainConfig:
                 raise ValueError(f"train.{name} must be positive, not {value}")
         if not self.halved <= 1:
             raise ValueError(f"train.halved is a share, at most 1, not {self.halved}")
-        if not 0 <= self.restart < 1:
-            raise ValueError(f"train.restart must be at least 0 and below 1, not {self.restart}")
+        if not 0 <= self.state_reset < 1:
+            raise ValueError(
+                f"train.state_reset must be at least 0 and below 1, not {self.state_reset}"
+            )
         if self.seed >= 1 << 63:
             raise ValueError(f"train.seed must be below 2^63, not {self.seed}")
-        if self.batch % self.batch_split:
-            raise ValueError(f"train.batch_split {self.batch_split} must divide {self.batch}")
+        if self.batch % self.micro_batches:
+            raise ValueError(f"train.micro_batches {self.micro_batches} must divide {self.batch}")
         if self.steps is None and self.epochs is None and self.minutes is None:
             raise ValueError("one of train.steps, train.epochs and train.minutes must be set")
 
@@ -81,7 +83,7 @@ class TrainConfig:
 LEAST = {
     "batch": 1,
     "segment": 1,
-    "batch_split": 1,
+    "micro_batches": 1,
     "log_every": 1,
     "checkpoint_every": 1,
     "bad_steps": 1,

@@ -43,7 +43,7 @@ class Journal:
             self._board.close()
 
 
-class Silence(Journal):
+class NullJournal(Journal):
     """Writes nothing: of several processes, one keeps the diary."""
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparing.models.candidates import SupernetConfig
 from sparing.models.cost import cost
+from sparing.models.supernet.config import SupernetConfig
 from sparing.runs.build import build_model
 from sparing.runs.recipes import expectation, recipe
 
@@ -38,7 +38,7 @@ def test_the_rules_stand_beside_their_baseline_with_all_else_equal() -> None:
     base, search = recipe("enwik8_interleaved"), recipe("enwik8_par_search")
     assert isinstance(search.model, SupernetConfig)
     assert search.model.pattern == base.model.pattern == "xf" * 6
-    for name in ("dim", "heads", "head_dim", "ff_dim", "memory", "reminder", "dropout"):
+    for name in ("dim", "heads", "head_dim", "ff_dim", "memory", "embedding_skip", "dropout"):
         assert getattr(search.model, name) == getattr(base.model, name)
     patterns = {}
     for name in ("enwik8_par", "enwik8_sandwich", "enwik8_sha_layout"):

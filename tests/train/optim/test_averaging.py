@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.train.toy import Shelf, budget, desk, training
+from tests.train.toy import Shelf, budget, callbacks, training
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel
@@ -171,7 +171,7 @@ def test_the_loop_judges_and_keeps_the_mean_and_goes_on_with_its_own(tmp_path: P
 
     run, shelf = training(), Shelf()
     run.optimizer = build_optimizer(run.model, OptimConfig(name="asgd", lr=0.5))
-    fit(run, budget(steps=6, evaluate_every=3), PLAIN, desk(tmp_path, shelf, judge))
+    fit(run, budget(steps=6, evaluate_every=3), PLAIN, callbacks(tmp_path, shelf, judge))
     mean = run.optimizer.averaging.means["embedding.weight"]
     torch.testing.assert_close(seen[-1], mean, rtol=0, atol=0)
     best, last = shelf.kept["best"].tensors["model"], shelf.kept["last"].tensors["model"]
@@ -192,11 +192,11 @@ def test_a_run_resumed_after_its_trigger_is_bit_equal(tmp_path: Path) -> None:
         return run
 
     whole, first, second, shelf = made(), made(), made(), Shelf()
-    fit(whole, budget(steps=20, evaluate_every=2), PLAIN, desk(tmp_path, Shelf(), judge))
-    fit(first, budget(steps=12, evaluate_every=2), PLAIN, desk(tmp_path, shelf, judge))
+    fit(whole, budget(steps=20, evaluate_every=2), PLAIN, callbacks(tmp_path, Shelf(), judge))
+    fit(first, budget(steps=12, evaluate_every=2), PLAIN, callbacks(tmp_path, shelf, judge))
     restore(second, shelf.kept["last"])
     second.stream.cursor = second.progress.cursor
-    fit(second, budget(steps=20, evaluate_every=2), PLAIN, desk(tmp_path, shelf, judge))
+    fit(second, budget(steps=20, evaluate_every=2), PLAIN, callbacks(tmp_path, shelf, judge))
     assert int(whole.optimizer.averaging.steps) > 0
     torch.testing.assert_close(
         second.optimizer.tensors(), whole.optimizer.tensors(), rtol=0, atol=0

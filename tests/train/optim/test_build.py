@@ -8,8 +8,8 @@ import torch
 from torch.optim import SGD, Adam, AdamW
 
 from sparing.models.api import LanguageModel
-from sparing.models.candidates import SupernetConfig
-from sparing.models.supernet import Supernet
+from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.model import Supernet
 from sparing.train.optim import (
     Adagrad,
     Lamb,

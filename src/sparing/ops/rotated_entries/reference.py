@@ -32,8 +32,8 @@ def rotated(x_BTHK: Tensor, turns: Turns, start_B: Tensor) -> Tensor:
         table_PF[place_BT % table_PF.size(0)].unsqueeze(2).to(x_BTHK.dtype) for table_PF in turns
     )
     one, two = x_BTHK.chunk(2, dim=-1)
-    turned = (one * cosine_BT1F + two * sine_BT1F, two * cosine_BT1F - one * sine_BT1F)
-    return torch.cat(turned, dim=-1)
+    random_epoch_offset = (one * cosine_BT1F + two * sine_BT1F, two * cosine_BT1F - one * sine_BT1F)
+    return torch.cat(random_epoch_offset, dim=-1)
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def enwik8_adaptive_span_large() -> RunConfig:
         base,
         recipe="enwik8_adaptive_span_large",
         model=replace(base.model, dim=768, depth=24, ff_dim=4096, dropout=0.4),
-        train=replace(base.train, steps=170_000, batch_split=2),
+        train=replace(base.train, steps=170_000, micro_batches=2),
         schedule=_dropping(150_000 / 170_000),
     )
 
@@ -131,7 +131,7 @@ def enwik8_all_attention_small() -> RunConfig:
         base,
         recipe="enwik8_all_attention_small",
         model=replace(base.model, depth=18, persistent=1024, span_penalty=1e-7),
-        train=replace(base.train, steps=480_000, batch_split=2),
+        train=replace(base.train, steps=480_000, micro_batches=2),
         schedule=_dropping(450_000 / 480_000),
     )
 

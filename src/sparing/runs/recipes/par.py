@@ -4,9 +4,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from sparing.data.tokens import DataConfig
-from sparing.models.branches import StackConfig
-from sparing.models.candidates import SupernetConfig
-from sparing.models.patterns import interleaved, par, sandwich, sha
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.patterns import interleaved, par, sandwich, sha
+from sparing.models.supernet.config import SupernetConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.runs.recipes.stack import MUON
 from sparing.train.config import TrainConfig
@@ -83,7 +83,7 @@ def wikitext2_par_search() -> RunConfig:
             dropout=0.1,
             cutoffs=(250, 2500),
             shrink=4,
-            reminder=False,
+            embedding_skip=False,
         ),
         data=DataConfig(corpus="wikitext-2", vocab="par-pieces"),
         train=TrainConfig(
@@ -198,7 +198,11 @@ def enwik8_interleaved() -> RunConfig:
         recipe="enwik8_interleaved",
         family="stack",
         model=StackConfig(
-            vocab_size=BYTES, pattern=interleaved(SLOTS), ff_dim=2048, memory=512, reminder=True
+            vocab_size=BYTES,
+            pattern=interleaved(SLOTS),
+            ff_dim=2048,
+            memory=512,
+            embedding_skip=True,
         ),
         data=DataConfig(corpus="enwik8", vocab="symbols"),
         train=TrainConfig(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
-from sparing.models.branches import StackConfig
+from sparing.models.stack.config import StackConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
@@ -40,7 +40,7 @@ def enwik8_20min_span() -> RunConfig:
             batch=64,
             segment=1024,
             # Lanes and segments are cut elsewhere in every epoch.
-            turned=True,
+            random_epoch_offset=True,
             # The rest of twenty is for the last checkpoint: carried memories are gigabytes.
             minutes=19.5,
             precision="bfloat16",
@@ -77,7 +77,7 @@ def enwik8_20min_sha() -> RunConfig:
         # There is no second attention to find what followed a place that the first has found.
         key_shift=True,
         # Rotated by position, a place looks like itself only from nearby.
-        turning=0.25,
+        rotary_fraction=0.25,
     )
     # An LSTM's step takes as long for a few lanes as for many; at a small scale shorter segments
     # lost nothing.
@@ -94,8 +94,8 @@ def enwik8_20min() -> RunConfig:
     run = enwik8_20min_span()
     assert isinstance(run.model, StackConfig)
     # At a small scale scans were worth 0.04 bits more than as many parameters in wider branches.
-    # Foresight: a head for training alone that foretells the byte after the next.
-    model = replace(run.model, pattern="gaf" * 12, foresight=1)
+    # MultiTokenPrediction: a head for training alone that foretells the byte after the next.
+    model = replace(run.model, pattern="gaf" * 12, mtp=1)
     # As its figure was made: the last checkpoint was whole 25 s before the twentieth minute.
     train = replace(run.train, minutes=19.1)
     return replace(run, recipe="enwik8_20min", model=model, train=train)
@@ -125,7 +125,7 @@ def enwik8_small() -> RunConfig:
     )
     # As its figures were made, before the larger recipes were taught better, but for the seconds
     # that the last checkpoint takes.
-    train = replace(run.train, turned=False, minutes=19.8, checkpoint_every=5000)
+    train = replace(run.train, random_epoch_offset=False, minutes=19.8, checkpoint_every=5000)
     schedule = replace(run.schedule, hold=0.5)
     return replace(
         run, recipe="enwik8_small", model=model, train=train, optim=MUON, schedule=schedule

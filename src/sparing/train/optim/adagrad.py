@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from sparing.train.parts import lengths, own
+from sparing.train.distributed.dtensor import norms, to_local
 
 EPS = 1e-10
 
@@ -45,17 +45,17 @@ class Adagrad(Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        weights = [own(p) for p in parameters]
-        gradients = [own(p.grad) for p in parameters if p.grad is not None]
+        weights = [to_local(p) for p in parameters]
+        gradients = [to_local(p.grad) for p in parameters if p.grad is not None]
         if group["weight_decay"]:
             gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
-        sums = [own(self._sum(p)) for p in parameters]
+        sums = [to_local(self._sum(p)) for p in parameters]
         torch._foreach_addcmul_(sums, gradients, gradients)
         steps = torch._foreach_sqrt(sums)
         torch._foreach_add_(steps, EPS)
         torch._foreach_reciprocal_(steps)
         torch._foreach_mul_(steps, gradients)
-        shares = shortening(lengths(gradients, parameters[0]), group["tensor_clip"])
+        shares = shortening(norms(gradients, parameters[0]), group["tensor_clip"])
         for weight, step, share in zip(weights, steps, shares.unbind(), strict=True):
             weight.addcmul_(step, share, value=-group["lr"])
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sparing.train.parts import own
+from sparing.train.distributed.dtensor import to_local
 
 ASLEEP = -1
 """In place of the number of averaged steps, before averaging has begun."""
@@ -72,5 +72,5 @@ class Averaging:
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         pairs = self.means.values(), self.named.values()
-        means, weights = ([own(tensor) for tensor in tensors] for tensors in pairs)
+        means, weights = ([to_local(tensor) for tensor in tensors] for tensors in pairs)
         return means, weights

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from sparing.models.api import LanguageModel
+from sparing.train.distributed.dtensor import is_dtensor
 from sparing.train.optim.adagrad import Adagrad
 from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.config import OptimConfig
@@ -14,7 +15,6 @@ from sparing.train.optim.lamb import Lamb
 from sparing.train.optim.lookahead import Lookahead
 from sparing.train.optim.muon import Muon
 from sparing.train.optim.state import OptimizerSet
-from sparing.train.parts import is_part
 
 MUON_SHARE = 0.15
 """Beside Muon, AdamW moves tables and vectors at this share of the matrices' rate."""
@@ -101,7 +101,7 @@ def _plain(groups: list[dict[str, Any]], config: OptimConfig, device: torch.devi
     fused = device.type in ("cpu", "cuda")
     if config.name in ("sgd", "asgd", "ntasgd"):
         # Torch has no fused form of it for tensors of which a part is here.
-        fused = fused and not is_part(groups[0]["params"][0][1])
+        fused = fused and not is_dtensor(groups[0]["params"][0][1])
         return SGD(groups, momentum=_momentum(config), fused=fused, foreach=not fused)
     kind = Adam if config.name == "adam" else AdamW
     return kind(groups, betas=config.betas, eps=eps, fused=fused, foreach=not fused)

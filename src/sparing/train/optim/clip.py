@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from sparing.train.parts import lengths, own
+from sparing.train.distributed.dtensor import norms, to_local
 
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of as many bytes."""
@@ -21,8 +21,8 @@ def clip_(parameters: Iterable[Tensor], max_norm: float, *, scale: float = 1.0) 
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
-    parts = [own(gradient) for gradient in gradients]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths(parts, gradients[0]))) / scale
+    parts = [to_local(gradient) for gradient in gradients]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms(parts, gradients[0]))) / scale
     if max_norm > 0:
         torch._foreach_mul_(parts, (max_norm / (norm + 1e-6)).clamp(max=1.0) / scale)
     elif scale != 1:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from sparing.train.parts import lengths, own
+from sparing.train.distributed.dtensor import norms, to_local
 
 NORM_LIMIT = 10.0
 """A weight norm above this counts as this."""
@@ -55,7 +55,7 @@ class Lamb(Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], steps: list[Tensor], group: dict[str, Any]) -> None:
-        weights = [own(p) for p in parameters]
+        weights = [to_local(p) for p in parameters]
         torch._foreach_copy_(steps, weights)
         torch._foreach_mul_(steps, group["weight_decay"])
         given = self._moments(parameters)
@@ -64,7 +64,7 @@ class Lamb(Optimizer):
         plain = all(tensor.is_contiguous() for tensor in (*weights, *given.gradients))
         add = add_adam_fused if known and plain else add_adam
         add(steps, given, group["betas"], group["eps"])
-        ratios = trust(lengths(weights, parameters[0]), lengths(steps, parameters[0]))
+        ratios = trust(norms(weights, parameters[0]), norms(steps, parameters[0]))
         ratios = ratios.clamp(min=group["min_trust"])
         for weight, step, ratio in zip(weights, steps, ratios.unbind(), strict=True):
             weight.addcmul_(step, ratio, value=-group["lr"])
@@ -74,9 +74,9 @@ class Lamb(Optimizer):
             if not self.state[p]:
                 self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
         return Moments(
-            [own(p.grad) for p in parameters if p.grad is not None],
-            [own(self.state[p]["exp_avg"]) for p in parameters],
-            [own(self.state[p]["exp_avg_sq"]) for p in parameters],
+            [to_local(p.grad) for p in parameters if p.grad is not None],
+            [to_local(self.state[p]["exp_avg"]) for p in parameters],
+            [to_local(self.state[p]["exp_avg_sq"]) for p in parameters],
         )
 
 
@@ -128,7 +128,7 @@ def _batches(parameters: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tens
     """
     if not parameters:
         return
-    weights = [own(p) for p in parameters]
+    weights = [to_local(p) for p in parameters]
     if parameters[0].device.type != "cpu":
         yield parameters, [torch.empty_like(weight) for weight in weights]
         return

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sparing.train.parts import own
+from sparing.train.distributed.dtensor import to_local
 
 SLOW, TAKEN = "slow", "taken"
 """Keys of the state: slow weights, and steps taken so far."""
@@ -32,8 +32,8 @@ class Lookahead(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
         """One step of the inner optimizer; after every k-th the slow weights follow."""
         parameters = self._parameters()
-        fast = [own(p) for p in parameters]
-        slow = [own(self.state[p][SLOW]) for p in parameters]
+        fast = [to_local(p) for p in parameters]
+        slow = [to_local(self.state[p][SLOW]) for p in parameters]
         counts = [self.state[p][TAKEN] for p in parameters]
         if int(counts[0]) == 0:
             # Weights may have been loaded since construction.

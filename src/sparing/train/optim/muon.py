@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from sparing.train.parts import alike, assembled, own
+from sparing.train.distributed.dtensor import distribute_like, full_tensor_of, to_local
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic that pulls every singular value to about 1."""
@@ -65,12 +65,12 @@ class Muon(Optimizer):
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        buffers = [own(self.state[p]["momentum_buffer"]) for p in parameters]
-        gradients = [own(p.grad) for p in parameters if p.grad is not None]
+        buffers = [to_local(self.state[p]["momentum_buffer"]) for p in parameters]
+        gradients = [to_local(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
         return [
-            _Update(p, group, assembled(update, p).reshape(group["blocks"], -1, p.size(1)))
+            _Update(p, group, full_tensor_of(update, p).reshape(group["blocks"], -1, p.size(1)))
             for p, update in zip(parameters, ahead, strict=True)
         ]
 
@@ -86,7 +86,7 @@ def _apply(updates: list[_Update]) -> None:
     equal: dict[tuple[float, float], list[tuple[Tensor, Tensor]]] = {}
     for (p, group, _), part_NRC in zip(updates, parts, strict=True):
         pairs = equal.setdefault((group["lr"], group["weight_decay"]), [])
-        pairs.append((own(p), own(alike(part_NRC.view(p.shape), p))))
+        pairs.append((to_local(p), to_local(distribute_like(part_NRC.view(p.shape), p))))
     for (lr, weight_decay), pairs in equal.items():
         parameters, steps = map(list, zip(*pairs, strict=True))
         if weight_decay:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sparing.errors import UserError
+from sparing.train.distributed.dtensor import distribute_like
 from sparing.train.optim.averaging import Averaging
 from sparing.train.optim.config import OptimConfig
-from sparing.train.parts import alike
 
 
 class OptimizerSet:
@@ -77,7 +77,7 @@ class OptimizerSet:
             if name not in own:
                 raise UserError(f"optimizer state {name!r} belongs to another model or optimizer")
         for name, tensor in own.items():
-            tensor.copy_(alike(tensors[name], tensor))
+            tensor.copy_(distribute_like(tensors[name], tensor))
 
     def _entries(self) -> Iterator[tuple[str, Tensor]]:
         for optimizer in self.optimizers:

@@ -1,0 +1,1 @@
+"""Stack: residual blocks in the order a pattern names."""

@@ -1,0 +1,1 @@
+"""Super-net: blocks compete for every slot of a stack."""

@@ -1,0 +1,1 @@
+"""Attention modules, each with its residual block."""

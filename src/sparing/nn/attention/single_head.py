@@ -1,0 +1,203 @@
+"""Single-headed attention (arXiv:1911.11423) and its residual block.
+
+Axes: B batch, T segment, M memory, S = M + T keys, D width.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparing.nn.block import Block
+from sparing.nn.dropout import Dropout
+from sparing.nn.kv_buffer import append, newest
+from sparing.nn.linear import StackedLinear
+from sparing.nn.precision import compute_dtype
+from sparing.nn.state import State, counted, emptied
+from sparing.ops.single_head_attention import single_head_attention
+from sparing.ops.single_head_attention.reference import attention_weights
+
+GateKind = Literal["overparam", "paper", "vector"]
+
+
+class SigmoidGate(nn.Module):
+    """A vector of sigmoids, all one half at the start."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.zeros(dim))
+
+    def forward(self) -> Tensor:
+        """The gate, shape (D,)."""
+        return torch.sigmoid(self.logit)
+
+
+class OverparamGate(nn.Module):
+    """sigmoid(f) * tanh(c) with [c; f] = W x + b: a whole matrix for one constant vector.
+
+    As coded, x = sigmoid(logit) and the layer has a bias; `as_printed` is the paper's formula,
+    which shows neither (arXiv:1911.11423, section 6.4). Its value depends on parameters alone, so
+    it collapses to a vector once training is over.
+    """
+
+    def __init__(self, dim: int, *, as_printed: bool = False) -> None:
+        super().__init__()
+        self.as_printed = as_printed
+        self.logit = nn.Parameter(torch.zeros(dim))
+        self.mix = StackedLinear(dim, dim, blocks=2, bias=not as_printed)
+        if as_printed:
+            # Without the inner sigmoid a zero vector would be stuck: its product has no gradient
+            # towards the matrix.
+            nn.init.ones_(self.logit)
+
+    def forward(self) -> Tensor:
+        """The gate, shape (D,)."""
+        inner = self.logit if self.as_printed else torch.sigmoid(self.logit)
+        candidate, forget = self.mix(inner).chunk(2)
+        return torch.sigmoid(forget) * torch.tanh(candidate)
+
+
+class VectorGate(nn.Module):
+    """A plain learned vector: what the other kinds collapse to."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(dim))
+
+    def forward(self) -> Tensor:
+        """The gate, shape (D,)."""
+        return self.value
+
+
+ValueGate = OverparamGate | VectorGate
+
+
+def value_gate(kind: GateKind, dim: int) -> ValueGate:
+    """Build the gate on the attention's values."""
+    if kind == "vector":
+        return VectorGate(dim)
+    return OverparamGate(dim, as_printed=kind == "paper")
+
+
+@torch.no_grad()
+def collapsed(gate: ValueGate) -> VectorGate:
+    """The vector a gate stands for."""
+    value = gate()
+    vector = VectorGate(value.numel()).to(value.device, value.dtype)
+    vector.value.copy_(value)
+    return vector
+
+
+class SingleHeadAttention(nn.Module):
+    """One head as wide as the model; the query matrix is its only matrix on activations.
+
+    Keys and values are stored vectors scaled channel by channel (arXiv:1911.11423, section 6.2).
+    """
+
+    def __init__(
+        self, dim: int, *, dropout: float, gate: GateKind = "overparam", bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, dim, bias=bias)
+        self.query_norm = nn.LayerNorm(dim, eps=1e-12)
+        self.query_gate, self.key_gate = SigmoidGate(dim), SigmoidGate(dim)
+        self.value_gate = value_gate(gate, dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        source_BTD: Tensor,
+        keys_BSD: Tensor,
+        values_BSD: Tensor,
+        seen_B: Tensor | None = None,
+    ) -> Tensor:
+        """Attend from `source`; the last T keys are its own positions."""
+        rate = self.dropout.rate if self.training else 0.0
+        query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
+        values_BSD = self.dropout(values_BSD)
+        mixed_BTD = single_head_attention(
+            query_BTD, keys_BSD, values_BSD, seen_B=seen_B, dropout=rate
+        )
+        gate_D: Tensor = self.value_gate()
+        return mixed_BTD * gate_D
+
+    def focus(self, source_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
+        """Attention weights (B, T, S): where the head looks."""
+        query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
+        return attention_weights(query_BTD, keys_BSD)
+
+    def collapse(self) -> None:
+        """Replace the over-parameterised gate by the vector it stands for."""
+        self.value_gate = collapsed(self.value_gate)
+
+    def _gated_query(self, source_BTD: Tensor) -> Tensor:
+        projected_BTD = self.query(source_BTD)
+        query_BTD: Tensor = self.dropout(self.query_norm(projected_BTD) * self.query_gate())
+        # q . (k * g) == (q * g) . k: gating the T queries spares a pass over all S keys; the value
+        # gate leaves the sum over keys for the same reason.
+        gate_D: Tensor = self.key_gate()
+        return query_BTD * gate_D
+
+
+FIRST_GATE = 0.1
+"""Of every value channel: little is let through before anything is learned."""
+
+
+class SingleHeadBlock(Block):
+    """One head as wide as the stream over a memory of normed inputs; one matrix in all.
+
+    The value gate is a plain vector: SHA-RNN's matrix for it is of use in training only.
+    """
+
+    def __init__(self, dim: int, *, memory: int, dropout: float) -> None:
+        super().__init__()
+        self.dim, self.memory = dim, memory
+        self.norm_query, self.norm_memory = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention = SingleHeadAttention(dim, dropout=dropout, gate="vector")
+        self.dropout = Dropout(dropout)
+        gate = self.attention.value_gate
+        assert isinstance(gate, VectorGate)
+        nn.init.constant_(gate.value, FIRST_GATE)
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Empty memory."""
+        return {"memory": like.new_zeros(batch, 0, self.dim)}
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block`."""
+        stored_BSD = self._extended(hidden_BTD, state["memory"])
+        query_BTD = self.norm_query(hidden_BTD)
+        mixed_BTD = self.attention(query_BTD, stored_BSD, stored_BSD, state.get("seen"))
+        kept = {"memory": self._recent(stored_BSD).detach()}
+        return self.dropout(mixed_BTD), kept | counted(state, hidden_BTD.size(1))
+
+    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
+        """Entries stay where they are; those of the chosen lanes no longer exist."""
+        return emptied(state, lanes_B)
+
+    @torch.no_grad()
+    def idle(self, hidden_BTD: Tensor, state: State) -> State:
+        """The memory needs a norm of the stream, no more."""
+        stored_BSD = self._extended(hidden_BTD, state["memory"])
+        return {"memory": self._recent(stored_BSD)} | counted(state, hidden_BTD.size(1))
+
+    def flops_per_token(self) -> float:
+        """The query's matrix, scores and their sum."""
+        return 2.0 * (self.dim**2 + 2 * self.memory * self.dim)
+
+    def state_numbers(self) -> int:
+        """A full memory."""
+        return self.memory * self.dim
+
+    def telemetry(self) -> dict[str, float]:
+        """How much of its memory the block lets through."""
+        return {"value_gate": float(self.attention.value_gate().detach().abs().mean())}
+
+    def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
+        fresh_BTD = self.norm_memory(hidden_BTD)
+        # Entries enter matrix products only, so the products' own precision is enough.
+        return append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
+
+    def _recent(self, stored_BSD: Tensor) -> Tensor:
+        # A copy: a view would keep all of it, and be compiled for by itself.
+        return newest(stored_BSD, self.memory).contiguous()

@@ -1,0 +1,49 @@
+"""Linear layers: several in one product, and weight-normalised ones."""
+
+import torch
+from torch import Tensor, nn
+
+
+class StackedLinear(nn.Linear):
+    """`blocks` matrices above each other in one weight; `stacked_blocks` tells Muon so."""
+
+    def __init__(self, input_dim: int, dim: int, *, blocks: int, bias: bool = True) -> None:
+        super().__init__(input_dim, blocks * dim, bias=bias)
+        self.stacked_blocks = blocks
+
+
+class Matrix(nn.Module):
+    """A weight of shape (rows, columns), orthogonal at the start.
+
+    With `normed`, row r is gain_r times a direction of length 1; gains start at the rows' own
+    lengths, so that the matrix does not depend on the choice.
+    """
+
+    def __init__(self, rows: int, columns: int, *, normed: bool, blocks: int = 1) -> None:
+        super().__init__()
+        self.stacked_blocks = blocks
+        self.weight = nn.Parameter(torch.empty(rows, columns))
+        self.gain = nn.Parameter(torch.empty(rows)) if normed else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Each block orthogonal by itself."""
+        for block in self.weight.chunk(self.stacked_blocks):
+            nn.init.orthogonal_(block)
+        if self.gain is not None:
+            self.gain.copy_(torch.linalg.vector_norm(self.weight, dim=1))
+
+    def forward(self) -> Tensor:
+        """The matrix itself."""
+        if self.gain is None:
+            return self.weight
+        scale: Tensor = self.gain / torch.linalg.vector_norm(self.weight, dim=1)
+        return self.weight * scale[:, None]
+
+    @torch.no_grad()
+    def collapse(self) -> None:
+        """Fold the gains into the weights."""
+        folded: Tensor = self()
+        self.weight.copy_(folded)
+        self.gain = None

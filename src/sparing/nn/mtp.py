@@ -1,0 +1,36 @@
+"""Tokens after the next one, foretold as an exercise (arXiv:2404.19737).
+
+Axes: B batch, T segment, D dim, V vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MultiTokenPrediction(nn.Module):
+    """A softmax for each of the tokens that follow the next one; of no use after training."""
+
+    def __init__(self, dim: int, vocab_size: int, further: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(vocab_size, dim) for _ in range(further))
+        for table in self.tables:
+            assert isinstance(table, nn.Embedding)
+            # The first guess is the same for every symbol, and costs log V.
+            nn.init.zeros_(table.weight)
+
+    def forward(self, hidden_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
+        """Nats per position of the segment, all tables together.
+
+        The vector at t has read token t, and the next one is not its business here. Tokens of the
+        coming segment are not known, so that the last positions foretell less.
+        """
+        nats = hidden_BTD.new_zeros((), dtype=torch.float32)
+        for distance, table in enumerate(self.tables, start=2):
+            assert isinstance(table, nn.Embedding)
+            logits_BTV = F.linear(hidden_BTD[:, :-distance], table.weight)
+            targets_N = tokens_BT[:, distance:].flatten()
+            nats = nats + F.cross_entropy(
+                logits_BTV.flatten(0, 1).float(), targets_N, reduction="sum"
+            )
+        return nats / tokens_BT.numel()

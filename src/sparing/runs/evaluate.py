@@ -1,0 +1,161 @@
+"""A run measured: what is scored, how it is read, and what its figures are called."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
+from sparing.device import Hardware
+from sparing.evaluate.cache import CacheConfig, cached
+from sparing.evaluate.dynamic import DynamicConfig, dynamic
+from sparing.evaluate.loss import Evaluation, carried, windowed
+from sparing.models.api import LanguageModel
+from sparing.runs.build import build_model
+from sparing.runs.config import RunConfig, with_settings
+from sparing.runs.folder import RunFolder, load_at
+from sparing.train.distributed.world import World
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """What is measured: a run, perhaps under other settings, and a text."""
+
+    folder: RunFolder
+    run: RunConfig
+    hardware: Hardware
+    checkpoint: str | None
+    tokens: Tokens
+    split: str
+    protocol: str
+    size: int | None
+    world: World = field(default_factory=World)
+
+    def text(self) -> Split:
+        """The text to score."""
+        return self._read(self.split, self.size)
+
+    def train(self) -> Split:
+        """The text the run was trained on."""
+        return self._read("train", None)
+
+    def _read(self, name: str, size: int | None) -> Split:
+        split, vocab = self.tokens.split(name), self.tokens.vocab
+        if size is not None:
+            split = first_bytes(split, size, vocab)
+        return without_newlines(split, vocab) if self.protocol == "no-newlines" else split
+
+    def model(self) -> LanguageModel:
+        """The trained weights under the case's settings."""
+        return self.loaded()[0]
+
+    def loaded(self) -> tuple[LanguageModel, int]:
+        """The same, and the step they are of."""
+        return load_at(self.folder, self.hardware, self.checkpoint, self.run)
+
+    def remembering(self, length: int) -> "Case":
+        """The same with another length of memory, read in segments that leave it to tell."""
+        # A segment sees itself whole: up to its length, all lengths of memory would be one.
+        usual = self.run.evaluate.segment
+        segment = min(usual, max(1, length // 2)) if length else usual
+        changed = [f"model.memory={length}", f"evaluate.segment={segment}"]
+        return replace(self, run=with_settings(self.run, changed))
+
+    def remarks(self) -> list[str]:
+        """What tells the case from the usual one: another checkpoint, another precision."""
+        name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
+        known = (self.folder.path / "provenance.json").exists()
+        precision = self.hardware.precision
+        trained_in = self.folder.read("provenance").get("precision") if known else None
+        words = [] if name == usual else [name]
+        return words + ([] if precision == (trained_in or precision) else [precision])
+
+    def entry(self, found: Evaluation, step: int) -> dict[str, Any]:
+        """Figures, with what they are figures of."""
+        return {
+            "split": self.split,
+            **found.to_json(),
+            "precision": self.hardware.precision,
+            "checkpoint": self.folder.checkpoint(self.checkpoint),
+            "step": step,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How the text is read, besides `evaluate.batch` and `evaluate.segment`."""
+
+    protocol: str
+    window: int | None = None
+    """Length of fresh windows; none: carried streams."""
+    stride: int | None = None
+    """Tokens scored per window; none: half of it."""
+    cache: CacheConfig | None = None
+
+    def answer(self, case: Case, model: LanguageModel) -> Evaluation:
+        """Score the case's text."""
+        text, hardware, e = case.text(), case.hardware, case.run.evaluate
+        watched = case.world.rank == 0
+        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": watched}
+        dealt = {**common, "world": case.world}
+        if self.window is not None:
+            stride = self._stride(self.window)
+            return windowed(model, text, hardware, window=self.window, stride=stride, **dealt)
+        if self.cache is not None:
+            return cached(model, text, hardware, self.cache, segment=e.segment, **common)
+        return carried(model, text, hardware, segment=e.segment, **dealt)
+
+    def label(self, case: Case) -> str:
+        """The name of the figures in results.json; what is usual goes unsaid."""
+        if self.window is not None:
+            pace = f"window {self.window} stride {self._stride(self.window)}"
+            return _joined(case.split, self.protocol, pace, *case.remarks())
+        now, stored = case.run.evaluate, case.folder.config().evaluate
+        words = [
+            f"{name} {value}"
+            for name in ("batch", "segment")
+            if (value := getattr(now, name)) != getattr(stored, name)
+        ]
+        if (c := self.cache) is not None:
+            words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
+        return _joined(case.split, self.protocol, *words, *case.remarks())
+
+    def _stride(self, window: int) -> int:
+        return max(1, window // 2) if self.stride is None else self.stride
+
+
+def measure(
+    case: Case, reading: Reading, how: DynamicConfig | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Score a case's text: entries for results.json, and the report to print."""
+    model, step = case.loaded()
+    report = case.entry(reading.answer(case, model), step)
+    found = {reading.label(case): report}
+    if how is None:
+        return found, report
+    moved = dynamic(
+        model,
+        case.text(),
+        case.hardware,
+        how,
+        train=case.train(),
+        protocol=reading.protocol,
+        progress=True,
+    )
+    pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
+    label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.remarks())
+    found[label] = case.entry(moved, step)
+    return found, report | {"dynamic": moved.to_json()}
+
+
+def has_memory(run: RunConfig) -> bool:
+    """Whether model.memory changes what is carried; a stack has it even without such branches."""
+    if not hasattr(run.model, "memory"):
+        return False
+    sizes = [
+        build_model(with_settings(run, [f"model.memory={length}"]), "meta").state_numbers()
+        for length in (1, 2)
+    ]
+    return sizes[0] != sizes[1]
+
+
+def _joined(split: str, protocol: str, *words: str) -> str:
+    return ", ".join([split, *([] if protocol == "bytes" else [protocol]), *words])

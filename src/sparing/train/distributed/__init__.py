@@ -1,0 +1,1 @@
+"""Several processes that train one model: DDP, FSDP and the process group."""

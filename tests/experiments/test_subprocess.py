@@ -1,0 +1,143 @@
+"""Processes that are listened to, and told of signals."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparing.experiments.subprocess import Relay, relaying
+
+SOURCE = Path(__file__).parents[2] / "src"
+SLEEPER = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(40 + number))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(30)
+"""
+
+
+def python(program: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", program, *words]
+
+
+def test_a_failure_is_told_by_its_last_line(capfd: pytest.CaptureFixture[str]) -> None:
+    program = "import sys; print('  5%\\r 10%', file=sys.stderr); sys.exit('sparing: too hot')"
+    assert Relay().run(python(program), shown=False) == (1, "too hot")
+    assert capfd.readouterr() == ("", "")
+    assert Relay().run(python("import sys; sys.exit(3)"), shown=False) == (3, "exit status 3")
+    killed = "import os; print('fine'); os.kill(os.getpid(), 9)"
+    assert Relay().run(python(killed), shown=False) == (-9, "killed by SIGKILL")
+
+
+def test_what_a_child_says_is_shown_beside_standard_output(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert Relay().run(python("print('é' * 3)"), shown=True) == (0, "ééé")
+    assert capfd.readouterr() == ("", "ééé\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_passed_on_and_remembered(tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+
+    def strike() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    # These tests themselves may run under nohup.
+    before = signal.signal(number, signal.SIG_DFL)
+    striker = threading.Thread(target=strike)
+    try:
+        with relaying() as relay:
+            striker.start()
+            # A closed terminal, too, is a reason to end with a checkpoint.
+            assert relay.run(python(SLEEPER, str(ready)), shown=False)[0] == 40 + signal.SIGTERM
+            assert relay.signal == number
+        striker.join()
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with relaying() as relay:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert relay.signal == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_signal_around_the_start_reaches_the_child_once(
+    monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    sent: list[int] = []
+
+    class Starting(subprocess.Popen[bytes]):
+        """Is struck before its parent has gone on."""
+
+        def __init__(self, *words: Any, **more: Any) -> None:
+            super().__init__(*words, **more)
+            relay.child = None if early else self
+            relay.hear(signal.SIGTERM, None)
+
+        def send_signal(self, number: int) -> None:
+            sent.append(number)
+
+    relay = Relay()
+    monkeypatch.setattr(subprocess, "Popen", Starting)
+    relay.run(python(""), shown=False)
+    assert sent == [signal.SIGTERM]
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    ready, program = tmp_path / "ready", tmp_path / "parent.py"
+    child = SLEEPER.replace("touch()", "write_text(str(__import__('os').getpid()))")
+    program.write_text(
+        "from sparing.experiments.subprocess import Relay\n"
+        f"Relay().run({python(child, str(ready))!r}, shown=False)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    with subprocess.Popen([sys.executable, str(program)], env=env) as parent:
+        while not (ready.exists() and ready.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.01)
+        parent.kill()
+    number, give_up_at = int(ready.read_text()), time.monotonic() + 10
+    while _lives(number):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+
+
+def _lives(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_child_is_heard_when_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    ears, mouth = os.pipe()
+    os.close(ears)
+    # Unheard, it would stand still until the alarm.
+    program = "import signal; signal.alarm(20)\nfor n in range(100_000): print(n)"
+    found = None
+    with contextlib.suppress(BrokenPipeError), open(mouth, "w") as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        found = Relay().run(python(program), shown=True)
+    assert found == (0, "99999")
+
+
+def test_a_process_left_behind_does_not_hold_up_the_end() -> None:
+    program = "import subprocess; subprocess.Popen(['sleep', '3']); print('gone')"
+    assert Relay().run(python(program), shown=False) == (0, "gone")

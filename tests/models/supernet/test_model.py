@@ -1,0 +1,340 @@
+"""The super-net: what it mixes, who learns when, what cost does, when it is done."""
+
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train.toy import Shelf, budget, callbacks, training
+
+from sparing.models.cost import cost
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.model import Stack
+from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.model import Supernet
+from sparing.runs.build import build_model
+from sparing.runs.recipes import recipe
+from sparing.search.cost import as_stack
+from sparing.train.capture import load_model_tensors, model_tensors, restore
+from sparing.train.journal import TIMINGS, read
+from sparing.train.loop import fit
+from sparing.train.optim import OptimConfig, build_optimizer
+from sparing.train.schedule import ScheduleConfig
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 7,
+    "pattern": "xfxf",
+    "dim": 8,
+    "heads": 2,
+    "head_dim": 4,
+    "ff_dim": 16,
+    "memory": 16,
+    "boom_dim": 16,
+}
+PRICED: dict[str, Any] = {"costs": (3.0, 1.0, 0.0), "fixed_cost": 2.0, "budget": 0.5}
+TOKENS = torch.tensor([[0, 1, 2, 3, 4], [5, 6, 2, 2, 1], [4, 4, 1, 0, 0], [1, 2, 1, 2, 1]])
+
+
+def supernet(**settings: Any) -> Supernet:
+    torch.manual_seed(0)
+    return Supernet(SupernetConfig(**(SMALL | settings)))
+
+
+def lively(model: Supernet) -> Supernet:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def prefer(model: Supernet, pattern: str) -> None:
+    assert model.logits is not None
+    with torch.no_grad():
+        model.logits.zero_()
+        for slot, letter in enumerate(pattern):
+            model.logits[slot, model.config.candidates.index(letter)] = 1.0
+
+
+def learn(model: Supernet) -> None:
+    out = model(TOKENS, model.initial_state(4))
+    (model.head.nats(out.hidden_BTD, TOKENS).mean() + out.penalty).backward()
+
+
+def moved(model: Supernet) -> tuple[bool, bool]:
+    """Whether the last backward pass taught the preferences, and the weights."""
+    assert model.logits is not None
+    weights = [p.grad for name, p in model.named_parameters() if name != "logits"]
+    return model.logits.grad is not None, any(gradient is not None for gradient in weights)
+
+
+def test_evaluated_it_is_the_stack_of_its_favourites() -> None:
+    model = lively(supernet(candidates="xfli")).eval()
+    prefer(model, "lfix")
+    stack = Stack(StackConfig(**(SMALL | {"pattern": "lfix"}))).eval()
+    own = model_tensors(model)
+    with torch.no_grad():
+        for name, tensor in model_tensors(stack).items():
+            kind, _, rest = name.partition(".")
+            if kind == "blocks":
+                slot, _, rest = rest.partition(".")
+                name = f"blocks.{slot}.candidates.{'lfix'[int(slot)]}.{rest}"
+            tensor.copy_(own[f"stack.{name}"])
+    found = model(TOKENS, model.initial_state(4)).hidden_BTD
+    torch.testing.assert_close(found, stack(TOKENS, stack.initial_state(4)).hidden_BTD)
+    assert model.pattern() == "lfix"
+    model.collapse()
+    torch.testing.assert_close(model(TOKENS, model.initial_state(4)).hidden_BTD, found)
+    assert model.pattern() == "lfix"
+
+
+def test_evaluation_has_no_noise() -> None:
+    model = lively(supernet())
+    answers = []
+    for step in range(3):
+        model.train().before_step(step, 0.1)
+        model.eval()
+        answers.append(model(TOKENS, model.initial_state(4)).hidden_BTD)
+    torch.testing.assert_close(answers[0], answers[1], rtol=0, atol=0)
+    torch.testing.assert_close(answers[0], answers[2], rtol=0, atol=0)
+
+
+def test_a_network_of_identities_adds_nothing() -> None:
+    model = lively(supernet(embedding_skip=False)).eval()
+    prefer(model, "iiii")
+    out = model(TOKENS, model.initial_state(4))
+    first, _ = model.stack._embed(TOKENS, out.state)
+    torch.testing.assert_close(out.hidden_BTD, torch.nn.functional.rms_norm(first, (8,)))
+
+
+@pytest.mark.parametrize("sampling", ["soft", "straight-through", "single-path"])
+def test_every_kind_of_sampling_teaches_the_preferences(sampling: str) -> None:
+    model = lively(supernet(sampling=sampling)).train()
+    model.before_step(0, 0.0)
+    learn(model)
+    assert model.logits is not None
+    assert model.logits.grad is not None
+    assert model.logits.grad.any()
+
+
+def test_on_a_single_path_an_identity_teaches_its_slot_nothing() -> None:
+    model = lively(supernet(sampling="single-path")).train()
+    prefer(model, "xifi")
+    model.before_step(0, 0.0)
+    model.noise.zero_()
+    learn(model)
+    assert model.logits is not None
+    assert model.logits.grad is not None
+    assert model.logits.grad.any(dim=-1).tolist() == [True, False, True, False]
+
+
+def test_a_single_path_is_held_for_a_window_of_steps() -> None:
+    model, seen = supernet(sampling="single-path", hold=3).train(), []
+    for step in range(9):
+        model.before_step(step, 0.0)
+        seen.append(model.noise.clone())
+    assert all(torch.equal(seen[0], noise) for noise in seen[:3])
+    assert not torch.equal(seen[2], seen[3])
+    assert all(torch.equal(seen[3], noise) for noise in seen[3:6])
+
+
+def test_taking_turns_each_learns_alone_and_from_its_own_lanes() -> None:
+    model = lively(supernet(warmup=0.5, turn=5, held=0.25)).train()
+    expected = {(0, 0.0): (False, True), (4, 0.4): (False, True)}
+    expected |= {(step, 0.6): (False, True) for step in (5, 6, 7, 8)}
+    expected[9, 0.6] = (True, False)
+    for (step, share), wanted in expected.items():
+        model.before_step(step, share)
+        model.zero_grad()
+        learn(model)
+        assert moved(model) == wanted, (step, share)
+        assert model.head.lanes == ("held" if wanted[0] else "most"), (step, share)
+
+
+def test_learning_at_once_is_the_default() -> None:
+    model = lively(supernet()).train()
+    model.before_step(3, 0.0)
+    learn(model)
+    assert moved(model) == (True, True)
+    assert model.head.lanes == "all"
+
+
+def test_the_temperature_falls_to_its_end() -> None:
+    model = supernet(tau_start=2.0, tau_end=0.2)
+    told = []
+    for share in (0.0, 0.5, 1.0):
+        model.before_step(0, share)
+        told.append(model.telemetry()["tau"])
+    assert told == pytest.approx([2.0, 0.4**0.5, 0.2])
+
+
+def test_the_price_rises_above_the_budget_and_falls_below_it() -> None:
+    model = supernet(**PRICED, price=0.1).train()
+    assert model.config.ceiling == 0.5 * (2 + 8) - 2
+    prefer(model, "xxxx")
+    model.after_step()
+    high = model.telemetry()["price"]
+    assert high > 0
+    out = model(TOKENS, model.initial_state(4))
+    out.penalty.backward()
+    assert model.logits is not None
+    assert model.logits.grad is not None
+    # Less of what is dear: the gradient of attention's preference is the largest.
+    assert (model.logits.grad[:, 0] > model.logits.grad[:, 2]).all()
+    with torch.no_grad():
+        model.logits[:, 2] = 9.0
+    model.after_step()
+    assert model.telemetry()["price"] < high
+    assert model.telemetry()["cost"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_hinge_asks_nothing_within_the_budget() -> None:
+    model = supernet(**PRICED, pricing="hinge", price=0.3).train()
+    prefer(model, "iiii")
+    with torch.no_grad():
+        assert model.logits is not None
+        model.logits[:, 2] = 9.0
+    assert model(TOKENS, model.initial_state(4)).penalty.item() == 0
+    prefer(model, "xxxx")
+    assert model(TOKENS, model.initial_state(4)).penalty.item() > 0
+
+
+def test_probabilities_are_told_by_slot_and_letter() -> None:
+    told = lively(supernet()).telemetry()
+    for slot in range(4):
+        row = [told[f"pi.{slot}.{letter}"] for letter in "xfi"]
+        assert sum(row) == pytest.approx(1)
+    assert told["entropy"] > 0
+
+
+def test_it_is_settled_when_favourites_stay_the_same_and_remembers_it() -> None:
+    model = supernet(check_every=2, patience=2, stable=0.75).train()
+    go(model, range(2))
+    assert not model.settled
+    prefer(model, "ffxx")
+    go(model, range(2, 6))
+    assert not model.settled
+    go(model, range(6, 8))
+    assert model.settled
+    other = supernet(check_every=2, patience=2, stable=0.75)
+    load_model_tensors(other, model_tensors(model))
+    assert other.train().settled
+
+
+@pytest.mark.parametrize(("check_every", "looks"), [(1, [9, 19, 29, 39]), (15, [19, 29])])
+def test_looks_between_which_no_preference_was_learnt_do_not_count(
+    check_every: int, looks: list[int]
+) -> None:
+    model, seen = supernet(check_every=check_every, patience=2, turn=10, warmup=0.01).train(), []
+    for step in range(40):
+        model.favourites.fill_(-1)
+        go(model, [step])
+        if int(model.favourites[0]) >= 0:
+            seen.append(step)
+    assert seen == looks
+    assert not model.settled
+
+
+def go(model: Supernet, steps: Iterable[int]) -> None:
+    for step in steps:
+        model.before_step(step, step / 100)
+        model.after_step()
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "at once": {**PRICED, "candidates": "xfi"},
+    "in turns": {"warmup": 0.2, "turn": 3, "candidates": "lfi", "pattern": "lflf"},
+    "single path": {"sampling": "single-path", "hold": 4, "candidates": "slxgbi"},
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_stopped_and_resumed_it_is_bit_equal(name: str, tmp_path: Path) -> None:
+    whole, cut = Shelf(), Shelf()
+    search(name, tmp_path / "whole.d", whole)
+    search(name, tmp_path / "cut.d", cut, stop=11)
+    search(name, tmp_path / "cut.d", cut)
+    one, other = whole.kept["last"], cut.kept["last"]
+    for stem in ("model", "optimizer", "state"):
+        assert one.tensors[stem].keys() == other.tensors[stem].keys()
+        for key, tensor in one.tensors[stem].items():
+            assert torch.equal(tensor, other.tensors[stem][key]), (stem, key)
+    assert losses(tmp_path / "whole.d") == losses(tmp_path / "cut.d")
+
+
+def search(name: str, folder: Path, shelf: Shelf, stop: int | None = None) -> None:
+    """Twenty steps, ended by a signal after `stop` of them, or what is left of them."""
+    folder.mkdir(exist_ok=True)
+    run = training(supernet(**SEARCHES[name]))
+    if "last" in shelf.kept:
+        restore(run, shelf.kept["last"])
+        run.stream.cursor = run.progress.cursor
+    plain = run.model.after_step
+
+    def after_step() -> None:
+        plain()
+        if run.progress.step + 1 == stop:
+            signal.raise_signal(signal.SIGINT)
+
+    run.model.after_step = after_step  # type: ignore[method-assign]  # this run's alone
+    ended = fit(run, budget(steps=20), ScheduleConfig(shape="constant"), callbacks(folder, shelf))
+    assert ended == (signal.SIGINT if stop else 0)
+
+
+def losses(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in entry.items() if key not in TIMINGS}
+        for entry in read(folder / "metrics.jsonl")
+        if entry["kind"] == "train"
+    ]
+
+
+def test_it_learns_the_toy_text(tmp_path: Path) -> None:
+    run = training(supernet(tau_end=0.3))
+    fit(run, budget(steps=150), ScheduleConfig(), callbacks(tmp_path, Shelf()))
+    told = [e for e in read(tmp_path / "metrics.jsonl") if e["kind"] == "train"]
+    assert told[-1]["nats_per_token"] < 0.9 < 1.5 < told[0]["nats_per_token"]
+
+
+def test_a_budget_that_binds_is_spent_and_has_a_price(tmp_path: Path) -> None:
+    told = {}
+    for price in (0.0, 0.02):
+        model = supernet(**(PRICED | {"budget": 0.7}), price=price, tau_end=0.3)
+        run = training(model)
+        optim = OptimConfig(name="adamw", lr=0.01, architecture_lr=0.03)
+        run.optimizer = build_optimizer(model, optim)
+        folder = tmp_path / str(price)
+        folder.mkdir()
+        fit(run, budget(steps=150), ScheduleConfig(shape="constant"), callbacks(folder, Shelf()))
+        told[price] = model.telemetry()
+    # Left alone the search would spend more, so keeping to the budget is the price's doing.
+    assert told[0.0]["cost"] > 0.8
+    assert told[0.02]["cost"] == pytest.approx(0.7, abs=0.05)
+    assert told[0.02]["price"] > 0.02
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampling", ["soft", "straight-through", "single-path"])
+def test_all_blocks_mix_in_bfloat16_on_a_gpu(sampling: str) -> None:
+    wide = {"candidates": "lsaxgbfi", "span_limit": 64, "span_starts": (8.0, 16.0), "head_dim": 16}
+    model = lively(supernet(sampling=sampling, turn=2, dim=64, boom_dim=64, **wide)).cuda().train()
+    state, tokens = model.initial_state(4), TOKENS.cuda()
+    for step in range(4):
+        model.before_step(step, step / 4)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(tokens, state)
+            nats = model.head.nats(out.hidden_BTD, tokens).mean()
+        (nats + out.penalty).backward()
+        state = out.state
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+        model.zero_grad()
+
+
+def test_without_weights_nobody_knows_the_favourites() -> None:
+    run = recipe("toy_par_search")
+    price = cost(build_model(run, "meta"))
+    assert price.parameters_deployed == price.parameters_training
+    against = cost(build_model(as_stack(run, run.model.pattern), "meta"))
+    assert price.flops_per_token == against.flops_per_token
