@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := runs/demo
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo test soak lint format bench ship clean
+.PHONY: setup demo test soak lint format docs bench ship clean
 
 setup: $(READY)
 
@@ -39,6 +39,9 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
+
+docs: setup
+	$(BIN)/python docs/generate_files.py
 
 bench: setup
 	$(BIN)/sparing bench train

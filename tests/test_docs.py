@@ -1,11 +1,12 @@
 """The documents against the code: what they name exists, what they show parses."""
 
-import ast
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +25,15 @@ from sparing.train.state import Progress
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "sparing"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        ROOT / "benchmarks" / "README.md",
+        ROOT / "results" / "README.md",
+    ]
+)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 FILE_SUFFIXES = ("bin", "json", "py", "safetensors")
 
@@ -93,8 +102,8 @@ def settings_complaint(given: dict[str, Any]) -> str | None:
     for name in [given["name"]] if given.get("name") in RECIPES else RECIPES:
         try:
             run = with_settings(recipe(name), settings)
-            if given.get("tries"):
-                variants(run, given["tries"])
+            if given.get("variants"):
+                variants(run, given["variants"])
         except UserError as problem:
             problems.append(str(problem))
         else:
@@ -108,10 +117,21 @@ def test_every_command_parses(page: Path) -> None:
     assert not {command: what for command, what in found.items() if what}
 
 
-def test_the_readme_shows_every_verb() -> None:
-    shown = {words_of(command)[0] for command in commands(ROOT / "README.md")}
+def test_the_page_on_commands_shows_every_verb() -> None:
+    shown = {words_of(command)[0] for command in commands(DOCS / "cli.md")}
     verbs = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]  # a group
-    assert verbs - shown <= {"bench"}
+    assert verbs == shown
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(text(ROOT / "README.md").splitlines()) <= 150
+
+
+@every_page
+def test_prose_wraps_at_100_columns(page: Path) -> None:
+    prose = FENCE.sub("", text(page)).splitlines()
+    alone = re.compile(r"^\s*(?:\||#|!\[|- `|\$)|^\S+$")
+    assert not [line for line in prose if len(line) > 100 and not alone.match(line)]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +141,7 @@ def test_the_readme_shows_every_verb() -> None:
         "sparing train quickstrat",
         "sparing train quickstart --stesp 3",
         "sparing train quickstart --set train.stpes=3",
-        "sparing compare quickstart --try model.dmi=3 --out runs/a",
+        "sparing compare quickstart --variant model.dmi=3 --out runs/a",
         "sparing data get enwik7",
         "sparing train --resume --out runs/a --set optim.rl=1",
         "sparing evaluate RUN --split tset",
@@ -135,18 +155,20 @@ def test_a_wrong_command_would_be_found(command: str) -> None:
     assert complaint(command)
 
 
+def setting_names(settings: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Names of settings and of groups of settings, such as `model.dim`."""
+    for name, value in settings.items():
+        yield above + name
+        if isinstance(value, dict):
+            yield from setting_names(value, f"{above}{name}.")
+
+
 @every_page
 def test_every_setting_named_exists(page: Path) -> None:
     groups = [field.name for field in fields(RunConfig)]
-    setting = re.compile(rf"(?:{'|'.join(groups)})\.([a-z_]+)(?:=.*)?")
+    setting = re.compile(rf"(?:{'|'.join(groups)})\.(?:[a-z_]+\.)?([a-z_]+)(?:=.*)?")
     named = [match for span in code(page) if (match := setting.fullmatch(span))]
-    known = {
-        f"{group}.{name}"
-        for run in (make() for make in RECIPES.values())
-        for group, settings in to_json(run).items()
-        if isinstance(settings, dict)
-        for name in settings
-    }
+    known = {name for make in RECIPES.values() for name in setting_names(to_json(make()))}
     settings = {match[0].partition("=")[0] for match in named if match[1] not in FILE_SUFFIXES}
     assert settings <= known
 
@@ -164,38 +186,23 @@ def test_every_variable_is_read_by_the_code(page: Path) -> None:
     assert not [name for name in re.findall(r"SPARING_[A-Z]+", text(page)) if name not in source]
 
 
-def holds_code(path: Path) -> bool:
-    """Whether a file has more to it than a docstring."""
-    return path.name != "__init__.py" or len(ast.parse(text(path)).body) > 1
+def generator() -> ModuleType:
+    """The script that writes docs/files.md, as a module."""
+    spec = importlib.util.spec_from_file_location("generate_files", DOCS / "generate_files.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def tree() -> dict[str, str]:
-    """The files of the README's tree below src/sparing, and the words beside them."""
-    _, found, rest = text(ROOT / "README.md").partition("```text\nsrc/sparing/\n")
-    assert found, "the README has no tree"
-    listed: dict[str, str] = {}
-    folder = ""
-    for line in rest.partition("```")[0].splitlines():
-        if not line.startswith("  "):
-            break
-        name, _, words = line.strip().partition(" ")
-        inside = folder if line.startswith("    ") else ""
-        if name.endswith("/"):
-            folder = name
-        listed[inside + name] = words.strip()
-    return listed
+def test_the_list_of_files_is_up_to_date() -> None:
+    assert text(DOCS / "files.md") == generator().page(), "run `make docs`"
 
 
-def test_the_tree_lists_exactly_the_files() -> None:
-    files = {path for path in SRC.rglob("*.py") if holds_code(path)} | {SRC / "py.typed"}
-    rooms = {path.parent for path in SRC.glob("*/__init__.py")}
-    names = {path.relative_to(SRC).as_posix() for path in files}
-    names |= {f"{room.name}/" for room in rooms}
-    assert set(tree()) == names
-
-
-def test_the_tree_says_something_about_each_file() -> None:
-    assert not [name for name, words in tree().items() if not words]
+def test_every_file_has_a_sentence_in_the_list() -> None:
+    script = generator()
+    assert not [path for path in SRC.rglob("*.py") if not script.first_sentence(path)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -236,4 +243,4 @@ def test_the_formats_name_every_field() -> None:
     )
     wanted = {field.name for field in fields(Progress)} | {"loss_scale"}
     wanted |= report.to_json().keys() | provenance(device.pick("cpu"), 0).keys()
-    assert wanted <= set(code(ROOT / "docs" / "formats.md"))
+    assert wanted <= set(code(DOCS / "formats.md"))
