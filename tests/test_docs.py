@@ -1,4 +1,4 @@
-"""The documents against the code: what they name exists, what they show parses."""
+"""The documents match the code: names exist, commands parse, links work."""
 
 import importlib.util
 import re
@@ -47,7 +47,7 @@ def text(page: Path) -> str:
 
 
 def code(page: Path) -> Iterator[str]:
-    """What stands in backticks, and every line of the fenced blocks."""
+    """Code in backticks, and every line of fenced blocks."""
     for block in FENCE.findall(text(page)):
         yield from block.replace("\\\n", " ").splitlines()[1:-1]
     for span in re.findall(r"`([^`]+)`", FENCE.sub("", text(page))):
@@ -66,7 +66,7 @@ def words_of(command: str) -> list[str]:
 
 
 def complaint(command: str) -> str | None:
-    """What the command line would say against a command, found without running it."""
+    """The error message of a command, found without running it; None if it parses."""
     words, parser = words_of(command), typer.main.get_command(app)
     while words and (below := getattr(parser, "commands", None)):
         if words[0].startswith("-"):
@@ -76,7 +76,7 @@ def complaint(command: str) -> str | None:
             return f"no verb {words[0]}"
         parser = below[words.pop(0)]
     if not words:
-        # Just the verb: it is spoken of, not used.
+        # The verb alone is a mention, not a command.
         return None
     try:
         given = parser.make_context("sparing", words).params
@@ -88,7 +88,7 @@ def complaint(command: str) -> str | None:
 
 
 def name_complaint(given: dict[str, Any]) -> str | None:
-    """A recipe that does not exist; a corpus, for the one verb with a name and no settings."""
+    """A recipe that does not exist, or a corpus, for the one verb with a name and no settings."""
     name = given.get("name") or ""
     if not name or name.isupper() or "/" in name:
         return None
@@ -96,7 +96,7 @@ def name_complaint(given: dict[str, Any]) -> str | None:
 
 
 def settings_complaint(given: dict[str, Any]) -> str | None:
-    """Settings the named recipe does not take; for a run, those that no recipe takes."""
+    """Settings that the named recipe, or for a run any recipe, does not have."""
     settings = [one for one in given.get("settings") or () if not one.startswith("NAME=")]
     problems = []
     for name in [given["name"]] if given.get("name") in RECIPES else RECIPES:
@@ -151,7 +151,7 @@ def test_prose_wraps_at_100_columns(page: Path) -> None:
         "sparing --verison",
     ],
 )
-def test_a_wrong_command_would_be_found(command: str) -> None:
+def test_a_wrong_command_is_found(command: str) -> None:
     assert complaint(command)
 
 
@@ -227,7 +227,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 @every_page
-def test_no_page_names_a_place_on_somebodys_machine(page: Path) -> None:
+def test_no_page_names_a_local_path(page: Path) -> None:
     assert not re.findall(r"(?:/(?:work|root|tmp|mnt|Users)|/home/\w+)/\S*", text(page))
 
 
