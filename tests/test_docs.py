@@ -17,7 +17,7 @@ from sparing.cli.main import app
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation
-from sparing.experiments.variants import variants
+from sparing.experiments.variants import read_variants
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
@@ -103,7 +103,7 @@ def settings_complaint(given: dict[str, Any]) -> str | None:
         try:
             run = with_settings(recipe(name), settings)
             if given.get("variants"):
-                variants(run, given["variants"])
+                read_variants(run, given["variants"])
         except UserError as problem:
             problems.append(str(problem))
         else:
