@@ -62,7 +62,7 @@ def test_a_damaged_run_is_told_and_does_not_stop_the_table(run: Path, sparing: S
     said = sparing("results", folder)
     assert (said.status, said.out) == (2, "")
     assert "no config.json" in said.err
-    assert said.err.splitlines()[-1] == f"sparing: no run below {folder} can be read"
+    assert said.err.splitlines()[-1] == f"sparing: none of the runs below {folder} can be read"
 
 
 def test_a_folder_without_runs_is_refused(sparing: Sparing, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sparing.errors import UserError
 from sparing.evaluate.context import ContextPoint
 from sparing.plot.context import ContextCurve, context_series, draw_context
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.series import Series
 
 
@@ -38,7 +38,7 @@ def test_one_line_per_run_with_its_name_and_commit(
     told = words(figure)
     for word in ("plain", r"_odd\$", "commit aaa", "commit bbb", "bits per byte", "tokens"):
         assert word in told
-    assert save(figure, tmp_path / "a.png")[0].stat().st_size > 0
+    assert save_figure(figure, tmp_path / "a.png")[0].stat().st_size > 0
 
 
 def test_no_run_gives_no_picture() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sparing.errors import UserError
 from sparing.plot.curves import Line, bounds, draw_curves, grouped, panel_series, parse_line
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.series import Event, Series, read_diaries
 
 MakeRun = Callable[..., Path]
@@ -31,7 +31,7 @@ def test_the_picture_shows_the_journal(
     assert drawn(rate) == [(steps, [0.002] * 6)]
     assert drawn(norm) == [(steps, [1 / step for step in steps])]
     assert drawn(speed)[0][1] == pytest.approx([2 * (50 + step) for step in steps])
-    (path,) = save(figure, tmp_path / "a.png")
+    (path,) = save_figure(figure, tmp_path / "a.png")
     assert colours(path) > 5
 
 
@@ -85,7 +85,7 @@ def test_a_diverged_or_scanty_journal_still_gives_a_picture(
     lost = [{"kind": "train", "step": s, "bits_per_byte": None, "lr": 0.0} for s in (1, 2)]
     one = [{"kind": "valid", "step": 3, "bits_per_byte": 2.0, "nats_per_token": 1.4}]
     figure = draw_curves([make_run("lost", lost), make_run("one", one)])
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
     assert words(figure).count("not in the journal") == 2
 
 

@@ -13,7 +13,7 @@ from sparing.plot.figure import (
     pen,
     pens,
     plain,
-    save,
+    save_figure,
     target,
     wrapped,
 )
@@ -29,14 +29,14 @@ def test_a_picture_is_written_whole_and_as_svg_on_request(tmp_path: Path) -> Non
     figure = new_figure(2, 1)
     figure.add_subplot().plot([1, 2], [3, 4])
     png = tmp_path / "new" / "a.png"
-    assert save(figure, png, svg=True) == [png, png.with_suffix(".svg")]
+    assert save_figure(figure, png, svg=True) == [png, png.with_suffix(".svg")]
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert b"<svg" in png.with_suffix(".svg").read_bytes()
     assert sorted(path.name for path in png.parent.iterdir()) == ["a.png", "a.svg"]
 
 
 def test_the_format_follows_the_name(tmp_path: Path) -> None:
-    assert save(new_figure(1, 1), tmp_path / "a.svg", svg=True) == [tmp_path / "a.svg"]
+    assert save_figure(new_figure(1, 1), tmp_path / "a.svg", svg=True) == [tmp_path / "a.svg"]
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
     assert target(None, tmp_path, "curves") == tmp_path / "curves.png"
     assert target(Path("b.SVG"), tmp_path, "curves") == Path("b.SVG")
@@ -56,7 +56,7 @@ def test_a_failed_picture_leaves_the_old_one(
 
     monkeypatch.setattr(figure, "savefig", fail)
     with pytest.raises(OSError, match="no space"):
-        save(figure, path)
+        save_figure(figure, path)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.png", b"old")]
 
 
@@ -71,7 +71,7 @@ def test_words_become_what_matplotlib_can_draw(tmp_path: Path) -> None:
     figure.suptitle(plain("$cost$ 中\n_"))
     figure.add_subplot().plot([1], label=legend_name("_hidden"))
     figure.legend()
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
     assert [text.get_text() for text in figure.legends[0].texts] == [" _hidden"]
 
 

@@ -15,7 +15,7 @@ from sparing.errors import UserError
 from sparing.models.api import LanguageModel, State
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
 from sparing.plot import focus as room
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.focus import (
     Focus,
     by_distance,
@@ -113,7 +113,7 @@ def test_both_pictures_show_every_layer(
         told = words(figure)
         for word in ("block 0", "block 1", "distance back", "commit abc", r"my_\$run"):
             assert word in told
-        (path,) = save(figure, tmp_path / f"{name}.png")
+        (path,) = save_figure(figure, tmp_path / f"{name}.png")
         assert colours(path) > 5
 
 
@@ -133,8 +133,8 @@ def test_a_single_token_and_more_than_fit_under_the_axis_are_drawn(
 ) -> None:
     focus = look(tiny(), Bytes(), text(tokens), CPU, 200)
     assert len(focus.tokens) == tokens
-    save(draw_focus(focus, "run", "origin"), tmp_path / "a.png")
-    save(draw_memory_use(focus, "run", "origin"), tmp_path / "b.png")
+    save_figure(draw_focus(focus, "run", "origin"), tmp_path / "a.png")
+    save_figure(draw_memory_use(focus, "run", "origin"), tmp_path / "b.png")
 
 
 def test_long_tokens_are_written_upright_and_cut(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_long_tokens_are_written_upright_and_cut(tmp_path: Path) -> None:
     labels = figure.axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["an", "extraordinar"]
     assert {label.get_rotation() for label in labels} == {90}
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
 
 
 def test_white_space_and_broken_bytes_can_be_seen() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparing.errors import UserError
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.pareto import Point, draw_pareto, front
 
 POINTS = [
@@ -35,7 +35,7 @@ def test_everybody_is_named(words: Callable[[Any], str], tmp_path: Path) -> None
         assert point.name in said
         assert point.kind in said
     assert "some machine" in said
-    assert save(figure, tmp_path / "pareto.png")[0].stat().st_size > 1000
+    assert save_figure(figure, tmp_path / "pareto.png")[0].stat().st_size > 1000
 
 
 def test_an_empty_board_is_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.plot.conftest import train
 
 from sparing.errors import UserError
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.pi import Frame, calm_since, draw_cooling, draw_pi, frames, save_film, thinned
 from sparing.plot.series import Diary, read_diaries
 
@@ -44,7 +44,7 @@ def test_the_largest_entry_of_each_block_is_written_out(
     assert "Transformer-XL attention" in said
     assert "step 700" in said
     assert "its origin" in said
-    assert save(figure, tmp_path / "pi.png")[0].stat().st_size > 1000
+    assert save_figure(figure, tmp_path / "pi.png")[0].stat().st_size > 1000
 
 
 def test_cooling_shows_what_the_journal_tells(

@@ -12,7 +12,7 @@ from sparing.data.tokens import DataConfig
 from sparing.data.vocab import Bytes
 from sparing.errors import UserError
 from sparing.models.sha_rnn import SHARNNConfig
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.published import PUBLISHED
 from sparing.plot.race import draw_race, duration, read_racers
 from sparing.runs.config import RunConfig
@@ -92,7 +92,7 @@ def test_no_label_lies_on_another_or_on_anything_drawn(tmp_path: Path, minutes: 
     from matplotlib.text import Text
 
     figure = draw_race(crowd(tmp_path, minutes))
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
     (axes,) = figure.axes
     # Without the thread, which an annotation counts in.
     places = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}

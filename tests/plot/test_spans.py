@@ -8,7 +8,7 @@ import pytest
 from tests.plot.conftest import train
 
 from sparing.errors import UserError
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.series import read_diaries
 from sparing.plot.spans import draw_course, draw_spans, head_windows, last_noted
 
@@ -34,7 +34,7 @@ def test_a_bar_stands_for_every_head(words: Callable[[Any], str], tmp_path: Path
     assert places == sorted(places)
     assert "mean 80" in words(figure)
     assert "its origin" in words(figure)
-    assert save(figure, tmp_path / "spans.png")[0].stat().st_size > 1000
+    assert save_figure(figure, tmp_path / "spans.png")[0].stat().st_size > 1000
 
 
 def test_layers_without_heads_take_no_room() -> None:
@@ -57,7 +57,7 @@ def test_spans_over_training_are_a_line_per_head(
     assert drawn == [[32, 32, 32], [42, 52, 62], [20, 40, 60]]
     assert list(axes.lines[0].get_xdata()) == [10, 20, 30]
     assert "layer 2" in words(figure)
-    assert save(figure, tmp_path / "course.png")[0].stat().st_size > 1000
+    assert save_figure(figure, tmp_path / "course.png")[0].stat().st_size > 1000
 
 
 def test_a_journal_without_spans_is_refused(make_run: Callable[..., Path]) -> None:

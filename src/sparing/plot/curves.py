@@ -76,13 +76,13 @@ def draw_curves(
     runs: Sequence[Path],
     axis: XAxis = "steps",
     lines: Sequence[Line] = (),
-    kin: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
 ) -> "Figure":
     """Bits per byte, learning rate, gradient norm and speed of the runs, in one picture.
 
-    Runs of one name in `kin` share a colour.
+    Runs with the same name in `groups` share a colour.
     """
-    diaries = read_diaries(runs, kin)
+    diaries = read_diaries(runs, groups)
     figure = new_figure(11.5, 6.9 + 0.12 * len(diaries))
     grid = figure.add_gridspec(2, len(PANELS), height_ratios=(2.3, 1))
     main = figure.add_subplot(grid[0, :])

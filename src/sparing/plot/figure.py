@@ -20,6 +20,15 @@ DPI = 150
 FORMATS = ("png", "svg")
 
 
+def has_matplotlib() -> bool:
+    """Whether pictures can be drawn here."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure that lays itself out; sizes in inches."""
     try:
@@ -97,7 +106,7 @@ def target(out: Path | None, folder: Path, name: str) -> Path:
     return path
 
 
-def save(figure: "Figure", path: Path, *, svg: bool = False) -> list[Path]:
+def save_figure(figure: "Figure", path: Path, *, svg: bool = False) -> list[Path]:
     """Write the picture, all or nothing, in the format of its name; with `svg` as SVG too."""
     paths = [path]
     if svg and path.suffix.lower() != ".svg":

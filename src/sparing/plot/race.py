@@ -12,7 +12,7 @@ from sparing.plot.labels import Label, write
 from sparing.plot.published import PUBLISHED, Published
 from sparing.plot.series import Series, origin, placing, read_diaries, series, short_names
 from sparing.runs.folder import open_run
-from sparing.runs.results import Score, device_of, read_scores
+from sparing.runs.results import SplitResult, device_of, read_split_results
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -61,9 +61,9 @@ class Racer:
     origin: str
     device: str | None
     curve: Series
-    valid: tuple[float, Score] | None
+    valid: tuple[float, SplitResult] | None
     """Minutes, and the figure reached in them."""
-    test: tuple[float, Score] | None
+    test: tuple[float, SplitResult] | None
 
     @property
     def end(self) -> tuple[float, float]:
@@ -132,14 +132,14 @@ def _racer(name: str, run: Path) -> Racer:
     # Zero has no place on a logarithmic axis.
     ends = [
         None if score is None else (max(place(score.step), SECOND), score)
-        for score in read_scores(open_run(run))
+        for score in read_split_results(open_run(run))
     ]
     if ends == [None, None]:
         raise UserError(f"run {run} has no valid or test figure yet; `sparing evaluate` makes one")
     return Racer(name, origin(run), device_of(open_run(run)), curve, ends[0], ends[1])
 
 
-def _words(kind: str, score: Score) -> str:
+def _words(kind: str, score: SplitResult) -> str:
     remarks = [] if score.whole else [f"first {score.bytes:,} bytes"]
     remarks += [] if score.protocol == "bytes" else [score.protocol]
     return f"{score.bits_per_byte:.4f} {kind}" + (f" ({', '.join(remarks)})" if remarks else "")

@@ -161,13 +161,15 @@ def open_run(path: Path) -> RunFolder:
     return RunFolder(path)
 
 
-def refuse_another(path: Path, run: RunConfig, kind: str) -> None:
-    """A folder that is there counts only where it was trained with these very settings."""
+def refuse_other_settings(path: Path, run: RunConfig) -> None:
+    """Refuse an existing run in `path` unless it was trained with the settings of `run`."""
     if not is_run(path):
         return
     before = open_run(path).config()
     if changed := differences(before, run_config.for_vocab(run, before.model.vocab_size)):
-        raise UserError(f"{path} is of another {kind} ({changed[0]}); change --out, or remove it")
+        raise UserError(
+            f"{path} has other settings ({changed[0]}); change --out, or remove that folder"
+        )
 
 
 def load_model(

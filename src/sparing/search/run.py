@@ -14,7 +14,7 @@ from sparing.errors import UserError
 from sparing.models.stack.config import BRANCHES
 from sparing.models.stack.patterns import at_random
 from sparing.models.supernet.config import SupernetConfig
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.pi import Frame, calm_since, draw_cooling, draw_pi, frames, save_film
 from sparing.plot.series import Diary, read_diaries
 from sparing.runs.config import RunConfig, for_vocab, to_json
@@ -169,8 +169,8 @@ def draw(folder: RunFolder, path: Path | None = None, *, svg: bool = False) -> l
     if not told:
         raise UserError(f"the journal of {folder.path} tells no preferences; is it a search?")
     target = path or folder.plots / "pi.png"
-    written = save(draw_pi(told[-1], diary.name, diary.origin), target, svg=svg)
-    written += save(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
+    written = save_figure(draw_pi(told[-1], diary.name, diary.origin), target, svg=svg)
+    written += save_figure(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
     return [*written, save_film(diary, target.with_suffix(".gif"))]
 
 
