@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparing.errors import UserError
-from sparing.plot.curves import Line, bounds, draw_curves, grouped, panel_series, parse_line
+from sparing.plot.curves import Line, bounds, draw_curves, group_events, panel_series, parse_line
 from sparing.plot.figure import save_figure
-from sparing.plot.series import Event, Series, read_diaries
+from sparing.plot.series import Event, Series, read_journals
 
 MakeRun = Callable[..., Path]
 
@@ -48,8 +48,8 @@ def test_the_picture_names_run_commit_axes_and_levels(
     assert low < 0.25 < 0.8 < high
 
 
-def test_seeds_of_one_contestant_share_a_colour(make_run: MakeRun) -> None:
-    figure = draw_curves([make_run(name) for name in "abc"], kin=["x", "y", "x"])
+def test_seeds_of_one_variant_share_a_colour(make_run: MakeRun) -> None:
+    figure = draw_curves([make_run(name) for name in "abc"], groups=["x", "y", "x"])
     for axes in figure.axes[1:]:
         first, other, again = (line for line in axes.lines if len(line.get_xdata()) > 2)
         assert first.get_color() == again.get_color() != other.get_color()
@@ -101,7 +101,7 @@ def test_the_steep_start_of_a_long_curve_does_not_flatten_the_rest() -> None:
 def test_events_of_one_kind_are_grouped_whatever_their_numbers() -> None:
     first, second = (Event(s, s, f"went back to the weights of step {s - 9}") for s in (10, 20))
     other = Event(30, 30, "odd")
-    groups = grouped([first, other, second])
+    groups = group_events([first, other, second])
     assert groups == {
         "2 times: went back to the weights of step …": [first, second],
         "step 30: odd": [other],
@@ -109,9 +109,9 @@ def test_events_of_one_kind_are_grouped_whatever_their_numbers() -> None:
 
 
 def test_speed_is_given_in_bytes(make_run: MakeRun) -> None:
-    (diary,) = read_diaries([make_run()])
-    assert panel_series(diary, "tokens_per_s", "steps").y[0] == pytest.approx(2 * 60)
-    assert panel_series(diary, "lr", "steps").y[0] == 0.002
+    (journal,) = read_journals([make_run()])
+    assert panel_series(journal, "tokens_per_s", "steps").y[0] == pytest.approx(2 * 60)
+    assert panel_series(journal, "lr", "steps").y[0] == 0.002
 
 
 def test_levels_are_read_with_and_without_a_label() -> None:

@@ -15,13 +15,19 @@ from sparing.data.tokens import Split, tokens_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
-from sparing.plot.context import ContextCurve, draw_context
+from sparing.plot.context import (
+    ContextCurve,
+    draw_context,
+    draw_span_history,
+    draw_spans,
+    head_windows,
+    last_spans,
+)
 from sparing.plot.curves import draw_curves, parse_line
-from sparing.plot.figure import new_figure, save_figure, target
-from sparing.plot.focus import draw_focus, draw_memory_use, look
+from sparing.plot.figure import figure_path, new_figure, save_figure
+from sparing.plot.focus import draw_focus, draw_memory_use, record_attention
 from sparing.plot.race import draw_race
-from sparing.plot.series import XAxis, origin, read_diaries, short_names
-from sparing.plot.spans import draw_course, draw_spans, head_windows, last_noted
+from sparing.plot.series import XAxis, origin, read_journals, short_names
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
 
@@ -122,7 +128,7 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
         raise UserError(f"{what} is drawn for one run at a time, not for {len(folders)}")
     if len(folders) > 1 and out is None:
         raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
-    return target(out, folders[0].plots, what)
+    return figure_path(out, folders[0].plots, what)
 
 
 def _curves(
@@ -146,7 +152,7 @@ def _focus(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: 
     (folder,), hardware = folders, options.hardware()
     model, vocab = load_model(folder, hardware, options.checkpoint), folder.vocab()
     queries = QUERIES if options.length is None else options.length
-    focus = look(model, vocab, _ids(folder, options), hardware, queries)
+    focus = record_attention(model, vocab, _ids(folder, options), hardware, queries)
     name, about = short_names([folder.path])[0], origin(folder.path)
     beside = path.with_stem("memory" if path.stem == "focus" else f"{path.stem}-memory")
     return [
@@ -158,16 +164,16 @@ def _focus(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: 
 def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
     (folder,), hardware = folders, options.hardware()
     # An imported run has no journal.
-    diaries = read_diaries([folder.path]) if folder.metrics.exists() else []
-    if diaries and options.checkpoint is None and not folder.checkpoints.exists():
+    journals = read_journals([folder.path]) if folder.metrics.exists() else []
+    if journals and options.checkpoint is None and not folder.checkpoints.exists():
         # A published run comes without weights; its journal knows the spans all the same.
-        telemetry = last_noted(diaries[0])
+        telemetry = last_spans(journals[0])
     else:
         telemetry = load_model(folder, hardware, options.checkpoint).telemetry()
     name, about = short_names([folder.path])[0], origin(folder.path)
     figures = {path: draw_spans(head_windows(telemetry), name, about)}
-    for diary in diaries:
-        figures[path.with_stem(f"{path.stem}-training")] = draw_course(diary)
+    for journal in journals:
+        figures[path.with_stem(f"{path.stem}-training")] = draw_span_history(journal)
     return [
         file for place, figure in figures.items() for file in save_figure(figure, place, svg=svg)
     ]

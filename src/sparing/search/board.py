@@ -19,7 +19,7 @@ from sparing.models.cost import cost
 from sparing.models.stack.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
 from sparing.models.supernet.config import SupernetConfig
 from sparing.plot.figure import has_matplotlib, save_figure
-from sparing.plot.pareto import Point, draw_pareto
+from sparing.plot.search import Point, draw_pareto
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, open_run
