@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sparing.experiments.compare import COMPARISON
-from sparing.experiments.leaderboard import average_seeds, rank
+from sparing.experiments.leaderboard import average_seeds, rank_rows
 from sparing.runs.results import RunSummary, SplitResult
 
 
@@ -61,13 +61,13 @@ def test_tested_trials_count_with_the_weights_that_were_tested() -> None:
 
 
 def test_the_best_comes_first_and_the_failed_last() -> None:
-    rows = rank([row("recipe", 2.0), row("lost", None), row("better", 1.5), row("worse", 2.5)])
+    rows = rank_rows([row("recipe", 2.0), row("lost", None), row("better", 1.5), row("worse", 2.5)])
     assert [each["name"] for each in rows] == ["better", "recipe", "worse", "lost"]
     assert [each["difference"] for each in rows] == [-0.5, 0.0, 0.5, None]
 
 
 def test_a_failed_recipe_leaves_nothing_to_compare_with() -> None:
-    rows = rank([row("recipe", None), row("a|b", 1.5, 1.25)])
+    rows = rank_rows([row("recipe", None), row("a|b", 1.5, 1.25)])
     assert [each["difference"] for each in rows] == [None, None]
     lines = COMPARISON.markdown(rows, ["a note"]).splitlines()
     assert lines[2].startswith(r"| a\|b | 1.3750 | 0.1250 | - | 1 | 1.00 | 1.0 | 1.00 | 1.00 |")
@@ -76,16 +76,18 @@ def test_a_failed_recipe_leaves_nothing_to_compare_with() -> None:
 
 
 def test_a_speed_that_no_run_records_is_left_open() -> None:
-    line = COMPARISON.markdown(rank([row("recipe", seed(1.5, bytes_per_s=None))])).splitlines()[2]
+    line = COMPARISON.markdown(
+        rank_rows([row("recipe", seed(1.5, bytes_per_s=None))])
+    ).splitlines()[2]
     assert line == "| recipe | 1.5000 | - | - | 1 | 1.00 | - | 1.00 | 1.00 | 1.00M |"
 
 
 def test_two_variants_without_a_result_can_be_ranked() -> None:
-    rows = rank([row("recipe", None), row("lost", None)])
+    rows = rank_rows([row("recipe", None), row("lost", None)])
     assert [each["name"] for each in rows] == ["recipe", "lost"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_seed_has_no_range_to_show(count: int) -> None:
-    line = COMPARISON.markdown(rank([row("recipe", *[1.5] * count)])).splitlines()[2]
+    line = COMPARISON.markdown(rank_rows([row("recipe", *[1.5] * count)])).splitlines()[2]
     assert ("| 1.5000 | - |" in line) == (count == 1)

@@ -11,7 +11,7 @@ from sparing.data.vocab import Bytes
 from sparing.errors import UserError
 from sparing.experiments import engine
 from sparing.experiments.engine import Experiment
-from sparing.experiments.leaderboard import rank
+from sparing.experiments.leaderboard import rank_rows
 from sparing.experiments.variants import Variant
 from sparing.models.stack.patterns import cost_of
 from sparing.runs.folder import create
@@ -100,7 +100,7 @@ def test_the_table_has_the_best_first() -> None:
         "test_perplexity": 30.0,
     }
     once = {**row, "name": "worse", "valid": 1.6, "valid_by_seed": [1.6]}
-    rows = rank([once, {**row, "name": "better", "valid": 1.4}])
+    rows = rank_rows([once, {**row, "name": "better", "valid": 1.4}])
     lines = BOARD.markdown(rows).splitlines()
     assert len(lines) == 4
     assert "better" in lines[2]

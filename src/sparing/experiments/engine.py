@@ -9,7 +9,7 @@ from typing import Any
 from sparing import device, files
 from sparing.data.tokens import prepare
 from sparing.errors import UserError
-from sparing.experiments.leaderboard import average_seeds, rank
+from sparing.experiments.leaderboard import average_seeds, rank_rows
 from sparing.experiments.subprocess import SignalRelay, relay_signals
 from sparing.experiments.trial import Trial, TrialRecord, origins
 from sparing.experiments.variants import Variant
@@ -104,7 +104,7 @@ class Experiment:
         budget = f"{_budget(base)}, {counted(self.options.seeds, 'seed')}{_origin(about)}."
         return {
             **self.supplement.about,
-            "rows": rank([self._row(variant) for variant in self.variants]),
+            "rows": rank_rows([self._row(variant) for variant in self.variants]),
             "notes": [budget, *self.supplement.notes, *self._notes()],
             "trials": self.record.status,
             "run": to_json(base),

@@ -53,7 +53,7 @@ def _average_split(split: str, results: Sequence[SplitResult | None]) -> dict[st
     }
 
 
-def rank(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def rank_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sort rows by `valid`, best first and unknown last; add the difference to the first given."""
     start = rows[0]["valid"]
     for row in rows:

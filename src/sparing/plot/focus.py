@@ -120,7 +120,7 @@ def draw_focus(focus: Focus, title: str, origin: str) -> "Figure":
     figure = new_figure(14, 1.6 + 2.6 * len(layers))
     for row, layer in enumerate(layers, start=1):
         axes = figure.add_subplot(len(layers), 1, row)
-        _draw_heat(axes, focus.weights[layer], top)
+        _draw_weights(axes, focus.weights[layer], top)
         axes.set_title(f"block {layer}", loc="left", fontsize=10)
         _write_text(axes, focus.tokens, last=row == len(layers))
     axes.set_xlabel(f"token read by the query, after {focus.context:,} others", fontsize=10)
@@ -195,7 +195,7 @@ def _stack(parts: Sequence[Array]) -> Array:
     return np.concatenate(wide)
 
 
-def _draw_heat(axes: "Axes", weights_TN: Array, top: float) -> None:
+def _draw_weights(axes: "Axes", weights_TN: Array, top: float) -> None:
     """Colours from the weight of uniform attention (dark) to `top`, at least ten times as much."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import LogLocator
