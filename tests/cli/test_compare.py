@@ -148,14 +148,16 @@ def test_a_damaged_finished_run_is_reported_in_one_line(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_curves_are_drawn_where_they_can_be(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
+def test_curves_are_drawn_if_matplotlib_is_installed(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib")
     assert sparing(*words(corpus, tmp_path / "out", VARIANTS[0])).status == 0
     assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
 
 
 @pytest.mark.usefixtures("in_process")
-def test_the_table_does_not_wait_for_the_picture(
+def test_the_table_is_printed_even_if_the_picture_fails(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -230,7 +232,7 @@ def test_mistakes_are_refused_before_any_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_is_no_place_for_runs(sparing: Sparing, corpus: Path) -> None:
+def test_a_file_as_out_is_refused(sparing: Sparing, corpus: Path) -> None:
     said = sparing(*words(corpus, corpus, VARIANTS[0]))
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert "is a file" in said.err

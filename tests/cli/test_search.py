@@ -96,7 +96,7 @@ def test_a_search_is_resumed_with_its_own_prices(
     assert "own budget" in said.err
 
 
-def test_a_lane_of_its_own_for_every_piece_is_refused(
+def test_micro_batches_of_one_lane_are_refused(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     said = sparing(
@@ -176,7 +176,7 @@ def test_the_wide_set_of_candidates_works_end_to_end(
         (["search", "toy_par_search", "--currency", "gold"], "currency"),
     ],
 )
-def test_mistakes_are_answered_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     sparing: Sparing, call: list[str], complaint: str
 ) -> None:
     said = sparing(*call)

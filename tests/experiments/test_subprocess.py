@@ -138,6 +138,6 @@ def test_output_of_a_child_is_read_after_ours_was_closed(monkeypatch: pytest.Mon
     assert found == (0, "99999")
 
 
-def test_a_process_left_behind_does_not_hold_up_the_end() -> None:
+def test_a_process_left_behind_does_not_delay_the_end() -> None:
     program = "import subprocess; subprocess.Popen(['sleep', '3']); print('gone')"
     assert SignalRelay().run(python(program), shown=False) == (0, "gone")

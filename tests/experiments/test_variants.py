@@ -25,7 +25,7 @@ def test_the_recipe_comes_first_and_as_it_is() -> None:
         "no memory: model.attention_at=(0,1) , model.memory = 9",
     ],
 )
-def test_settings_are_told_apart_even_where_values_have_commas(text: str) -> None:
+def test_settings_are_split_even_if_values_contain_commas(text: str) -> None:
     one = read_variants(BASE, [text])[1]
     assert one.name == "no memory"
     assert one.folder == "no-memory"
@@ -33,7 +33,7 @@ def test_settings_are_told_apart_even_where_values_have_commas(text: str) -> Non
     assert one.run.model.memory == 9
 
 
-def test_a_colon_inside_a_value_starts_no_name() -> None:
+def test_a_colon_inside_a_value_does_not_end_a_name() -> None:
     with pytest.raises(UserError, match=r"model\.gelu"):
         read_variants(BASE, ["model.gelu=a:b"])
 

@@ -47,9 +47,9 @@ def test_one_line_per_run_with_its_name_and_commit(
     figure = draw_context(curves)
     (axes,) = figure.axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[4.0, 3.0], [5.0]]
-    told = words(figure)
+    shown = words(figure)
     for word in ("plain", r"_odd\$", "commit aaa", "commit bbb", "bits per byte", "tokens"):
-        assert word in told
+        assert word in shown
     assert save_figure(figure, tmp_path / "a.png")[0].stat().st_size > 0
 
 
@@ -58,7 +58,7 @@ def test_no_run_gives_no_picture() -> None:
         draw_context([])
 
 
-def test_heads_are_read_from_what_a_model_tells() -> None:
+def test_heads_are_read_from_the_telemetry_of_a_model() -> None:
     windows = head_windows(TELEMETRY)
     assert list(windows) == [(0, 0), (0, 1), (1, 0), (1, 1), (10, 0)]
     assert windows[1, 1] == 1000
@@ -66,7 +66,7 @@ def test_heads_are_read_from_what_a_model_tells() -> None:
         head_windows({"span.mean": 3.0})
 
 
-def test_a_bar_stands_for_every_head(words: Callable[[Any], str], tmp_path: Path) -> None:
+def test_every_head_has_a_bar(words: Callable[[Any], str], tmp_path: Path) -> None:
     windows = {(layer, head): 32.0 * (1 + head) for layer in range(3) for head in range(4)}
     figure = draw_spans(windows, "a run", "its origin")
     (axes,) = figure.axes
@@ -79,7 +79,7 @@ def test_a_bar_stands_for_every_head(words: Callable[[Any], str], tmp_path: Path
     assert save_figure(figure, tmp_path / "spans.png")[0].stat().st_size > 1000
 
 
-def test_layers_without_heads_take_no_room() -> None:
+def test_layers_without_heads_take_no_space() -> None:
     (axes,) = draw_spans({(1, 0): 32.0, (4, 0): 64.0}, "a run", "its origin").axes
     assert [round(bar.get_x() + bar.get_width() / 2, 9) for bar in axes.patches] == [0, 1]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "5"]

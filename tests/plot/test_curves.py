@@ -39,11 +39,11 @@ def test_the_picture_names_run_commit_axes_and_levels(
     make_run: MakeRun, words: Callable[[Any], str]
 ) -> None:
     figure = draw_curves([make_run("first")], "bytes", [Line(0.25, "the paper")])
-    told = words(figure)
+    shown = words(figure)
     expected = ("first", "c0ffee123456", "bits per byte", "training text read (bytes)", "train")
     for word in (*expected, "valid", "learning rate", "gradient norm", "speed (bytes/s)"):
-        assert word in told
-    assert "0.25 the paper" in told
+        assert word in shown
+    assert "0.25 the paper" in shown
     low, high = figure.axes[0].get_ylim()
     assert low < 0.25 < 0.8 < high
 
@@ -56,16 +56,16 @@ def test_seeds_of_one_variant_share_a_colour(make_run: MakeRun) -> None:
         assert first.get_linestyle() != again.get_linestyle()
 
 
-def test_events_are_marked_in_every_panel_and_told_once_per_kind(
+def test_events_are_marked_in_every_panel_and_listed_once_per_kind(
     make_run: MakeRun, words: Callable[[Any], str]
 ) -> None:
     figure = draw_curves([make_run()])
     for axes in figure.axes:
         upright = [list(line.get_xdata()) for line in axes.lines if line.get_linestyle() == ":"]
         assert upright == [[25, 25], [26, 26], [26, 26]]
-    told = words(figure).replace("\n", " ")
-    assert "2 times: loss is not finite; step skipped" in told
-    assert "step 26: went back to the weights of step 20" in told
+    shown = words(figure).replace("\n", " ")
+    assert "2 times: loss is not finite; step skipped" in shown
+    assert "step 26: went back to the weights of step 20" in shown
 
 
 def test_several_runs_share_one_picture(make_run: MakeRun, words: Callable[[Any], str]) -> None:
@@ -73,13 +73,13 @@ def test_several_runs_share_one_picture(make_run: MakeRun, words: Callable[[Any]
     figure = draw_curves(runs, "minutes")
     assert len(drawn(figure.axes[0])) == 6
     assert len({line.get_color() for line in figure.axes[1].lines[:3]}) == 3
-    told = words(figure)
+    shown = words(figure)
     for word in ("3 runs", "a/same", "b/same", r"_c\$d", "training time (minutes)"):
-        assert word in told
-    assert told.count("c0ffee123456") == 3
+        assert word in shown
+    assert shown.count("c0ffee123456") == 3
 
 
-def test_a_diverged_or_scanty_journal_still_gives_a_picture(
+def test_a_diverged_or_short_journal_still_gives_a_picture(
     make_run: MakeRun, tmp_path: Path, words: Callable[[Any], str]
 ) -> None:
     lost = [{"kind": "train", "step": s, "bits_per_byte": None, "lr": 0.0} for s in (1, 2)]

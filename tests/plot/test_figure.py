@@ -1,4 +1,4 @@
-"""Files, colours and words of pictures."""
+"""Files, colours and text of pictures."""
 
 import sys
 from pathlib import Path
@@ -19,13 +19,15 @@ from sparing.plot.figure import (
 )
 
 
-def test_the_lack_of_matplotlib_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_is_reported_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'sparing\[plots\]'"):
         new_figure(1, 1)
 
 
-def test_a_picture_is_written_whole_and_as_svg_on_request(tmp_path: Path) -> None:
+def test_a_picture_is_written_atomically_and_as_svg_on_request(tmp_path: Path) -> None:
     figure = new_figure(2, 1)
     figure.add_subplot().plot([1, 2], [3, 4])
     png = tmp_path / "new" / "a.png"
@@ -60,11 +62,11 @@ def test_a_failed_picture_leaves_the_old_one(
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.png", b"old")]
 
 
-def test_no_two_curves_of_many_look_alike() -> None:
+def test_the_first_28_curves_look_different() -> None:
     assert len({tuple(line_style(index).values()) for index in range(28)}) == 28
 
 
-def test_words_become_what_matplotlib_can_draw(tmp_path: Path) -> None:
+def test_text_becomes_what_matplotlib_can_draw(tmp_path: Path) -> None:
     assert drawable_text("a $b$ c") == r"a \$b\$ c"
     assert drawable_text("x 中 y") == "x □ y"
     figure = new_figure(3, 2)
@@ -75,14 +77,14 @@ def test_words_become_what_matplotlib_can_draw(tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.legends[0].texts] == [" _hidden"]
 
 
-def test_long_words_are_cut_in_the_middle_and_wrapped() -> None:
+def test_long_text_is_cut_in_the_middle_and_wrapped() -> None:
     assert shorten("abcdefghij", 10) == "abcdefghij"
     assert shorten("abcdefghijk", 10) == "abcde…hijk"
     assert wrap_text("one two three", 8) == "one two\nthree"
     assert wrap_text("") == ""
 
 
-def test_kin_share_a_colour_and_differ_in_style() -> None:
+def test_a_group_shares_a_colour_and_differs_in_style() -> None:
     first, other, again = line_styles(["a", "b", "a"])
     assert first["color"] == again["color"] != other["color"]
     assert first["linestyle"] == other["linestyle"] != again["linestyle"]

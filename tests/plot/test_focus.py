@@ -1,4 +1,4 @@
-"""Where attention looks: distances, buckets, and a tiny SHA-RNN watched token by token."""
+"""Recorded attention: distances, buckets, and a tiny SHA-RNN token by token."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def text(size: int) -> np.ndarray:
     return np.random.default_rng(0).integers(97, 120, size).astype(np.uint8)
 
 
-def test_weights_are_turned_from_keys_to_distances() -> None:
+def test_weights_are_rearranged_from_keys_to_distances() -> None:
     weights_TS = np.array([[0.1, 0.9, 0.0], [0.2, 0.3, 0.5]])
     np.testing.assert_equal(weights_by_distance(weights_TS), [[0.9, 0.1, NAN], [0.5, 0.3, 0.2]])
 
@@ -66,14 +66,14 @@ def test_the_strongest_weight_and_the_sum_of_each_bucket() -> None:
     np.testing.assert_equal(max_weights(np.array([[1.0, NAN]])), [[1.0, NAN]])
 
 
-def test_even_attention_spends_alike_on_what_is_there() -> None:
+def test_uniform_attention_gives_every_key_the_same_weight() -> None:
     weights_TN = np.array([[0.9, 0.1, NAN], [0.5, 0.3, 0.2]])
     np.testing.assert_allclose(
         uniform_weights(weights_TN), [[1 / 2, 1 / 2, NAN], [1 / 3, 1 / 3, 1 / 3]]
     )
 
 
-def test_what_is_watched_is_what_the_model_computes() -> None:
+def test_recorded_attention_is_what_the_model_computes() -> None:
     model, ids = tiny(memory=500), text(40)
     assert module.QUERIES < 22
     focus = record_attention(model, Bytes(), ids, CPU, 22)
@@ -112,9 +112,9 @@ def test_both_pictures_show_every_layer(
     focus = record_attention(tiny(), Bytes(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50)
     for name, draw in (("trial", draw_focus), ("memory", draw_memory_use)):
         figure = draw(focus, "my_$run", "runs/my_run · commit abc")
-        told = words(figure)
+        shown = words(figure)
         for word in ("block 0", "block 1", "distance back", "commit abc", r"my_\$run"):
-            assert word in told
+            assert word in shown
         (path,) = save_figure(figure, tmp_path / f"{name}.png")
         assert colours(path) > 5
 
@@ -148,7 +148,7 @@ def test_long_tokens_are_written_upright_and_cut(tmp_path: Path) -> None:
     save_figure(figure, tmp_path / "a.png")
 
 
-def test_white_space_and_broken_bytes_can_be_seen() -> None:
+def test_white_space_and_invalid_bytes_are_made_visible() -> None:
     assert printable(b"a b\n\t\r") == "a␣b↵→␍"
     assert printable(b"\xff") == "\N{REPLACEMENT CHARACTER}"
     assert printable(b"\x00\x1b") == "□□"
@@ -172,7 +172,7 @@ def test_models_without_attention_are_refused_in_one_line() -> None:
             record_attention(tiny(**settings), Bytes(), text(5), CPU, 5)
 
 
-def test_nothing_to_look_from_is_refused() -> None:
+def test_an_empty_text_is_refused() -> None:
     with pytest.raises(UserError, match="at least one token"):
         record_attention(tiny(), Bytes(), text(5), CPU, 0)
     with pytest.raises(UserError, match="at least one token"):

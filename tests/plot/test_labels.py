@@ -1,4 +1,4 @@
-"""Where words find room."""
+"""Placement of labels."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sparing.plot.figure import new_figure
 from sparing.plot.labels import Box, Label, separate, write_labels
 
 
-def test_words_keep_off_lines_points_and_each_other() -> None:
+def test_labels_avoid_lines_points_and_each_other() -> None:
     from matplotlib.text import Text
 
     figure = new_figure(6, 4)
@@ -31,7 +31,7 @@ def test_words_keep_off_lines_points_and_each_other() -> None:
         assert place.x1 < axes.transData.transform((0.55, 0))[0]
 
 
-def test_without_any_room_words_still_stand_somewhere() -> None:
+def test_without_space_a_label_is_still_drawn() -> None:
     figure = new_figure(1, 1)
     write_labels(
         figure.add_subplot(), [Label("far too many words for so little paper", (0.5, 0.5), "k")]
@@ -39,14 +39,14 @@ def test_without_any_room_words_still_stand_somewhere() -> None:
     assert len(figure.axes[0].texts) == 1
 
 
-def test_a_box_counts_what_lies_in_it() -> None:
+def test_a_box_counts_the_points_inside_it() -> None:
     box, points = Box(0, 0, 2, 1), np.array([[1.0, 0.5], [2.5, 0.5], [9.0, 9.0]])
     assert (box.count(points), box.count(points, pad=1)) == (1, 2)
     assert box.meets(Box(1, 0, 3, 1))
     assert not box.meets(Box(99, 0, 101, 1))
 
 
-def test_labels_are_spread_no_more_than_needed() -> None:
+def test_labels_are_moved_apart_no_more_than_needed() -> None:
     assert separate([0.5, 0.2], 0.1) == pytest.approx([0.5, 0.2])
     assert separate([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
     assert separate([0.0, 1.0], 0.1) == pytest.approx([0.05, 0.95])

@@ -52,7 +52,7 @@ def make_run(
     return folder.path
 
 
-def test_a_run_ends_in_its_figures(tmp_path: Path) -> None:
+def test_a_run_ends_in_its_results(tmp_path: Path) -> None:
     (entry,) = read_race_entries([make_run(tmp_path / "a", 1.0625, test=1.0312)])
     assert entry.curve.x == pytest.approx([2.0 * step for step in range(1, 11)])
     assert entry.curve.y[-1] == 1.0625
@@ -64,7 +64,7 @@ def test_a_run_ends_in_its_figures(tmp_path: Path) -> None:
     assert entry.label == "own, 20 min\n1.0625 valid"
 
 
-def test_runs_go_by_their_recipes_or_else_by_their_folders(tmp_path: Path) -> None:
+def test_runs_are_named_by_their_recipes_or_else_by_their_folders(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, recipe=name) for name in ("a", "b")]
     assert [entry.name for entry in read_race_entries(runs)] == ["a", "b"]
     runs = [make_run(tmp_path / "c" / seed, recipe="c") for seed in ("seed1", "seed2")]
@@ -116,14 +116,14 @@ def test_others_are_named_with_time_and_hardware(
     tmp_path: Path, words: Callable[[Any], str]
 ) -> None:
     figure = draw_race([make_run(tmp_path / "a", recipe="a$b", test=1.0)])
-    told = words(figure)
+    shown = words(figure)
     for other in PUBLISHED:
-        assert f"{other.name}, {other.bits_per_byte:g}" in told
-        assert f"{other.time}, {other.hardware}" in told
-        assert other.reading in told
+        assert f"{other.name}, {other.bits_per_byte:g}" in shown
+        assert f"{other.time}, {other.hardware}" in shown
+        assert other.reading in shown
     colours = ("in colour: our runs, NVIDIA H200", "grey: published results")
     for word in ("commit c0ffee", *colours, r"a\$b", "1 week", "test"):
-        assert word in told
+        assert word in shown
 
 
 def test_the_picture_holds_our_curve_and_the_published_one(tmp_path: Path) -> None:
@@ -147,12 +147,12 @@ def test_a_bad_run_far_above_the_rest_is_still_in_the_frame(tmp_path: Path) -> N
     assert axes.get_xlim()[0] > 0
 
 
-def test_durations_are_told_in_units_one_would_use() -> None:
-    told = [format_duration(minutes) for minutes in (0.5, 12.34, 20.001, 750, 4000)]
-    assert told == ["30 s", "12.3 min", "20 min", "12.5 h", "2.78 days"]
+def test_durations_have_sensible_units() -> None:
+    shown = [format_duration(minutes) for minutes in (0.5, 12.34, 20.001, 750, 4000)]
+    assert shown == ["30 s", "12.3 min", "20 min", "12.5 h", "2.78 days"]
 
 
-def test_what_does_not_compare_is_refused(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="race is for enwik8 only"):
         read_race_entries([make_run(tmp_path / "a", corpus="text8")])
     lost = make_run(tmp_path / "b")

@@ -66,7 +66,7 @@ def test_the_largest_entry_of_each_block_is_written_out(
     assert save_figure(figure, tmp_path / "pi.png")[0].stat().st_size > 1000
 
 
-def test_cooling_shows_what_the_journal_tells(
+def test_cooling_shows_what_the_journal_records(
     words: Callable[[Any], str], make_run: Callable[..., Path]
 ) -> None:
     (journal,) = read_journals([make_run(entries=[entry_with_pi(10), entry_with_pi(20, cost=0.7)])])
@@ -76,7 +76,9 @@ def test_cooling_shows_what_the_journal_tells(
     assert "temperature" in words(figure)
 
 
-def test_a_run_that_is_no_search_is_refused(make_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_run_that_is_not_a_search_is_refused(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
     (journal,) = read_journals([make_run()])
     with pytest.raises(UserError, match="is it a search"):
         draw_cooling(journal)
@@ -84,7 +86,9 @@ def test_a_run_that_is_no_search_is_refused(make_run: Callable[..., Path], tmp_p
         save_animation(journal, tmp_path / "film.gif")
 
 
-def test_the_film_has_a_frame_per_matrix(make_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_animation_has_a_frame_per_matrix(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
     image = pytest.importorskip("PIL.Image")
     entries = [
         entry_with_pi(10, **{"pi.0.x": 0.9}),
@@ -96,14 +100,14 @@ def test_the_film_has_a_frame_per_matrix(make_run: Callable[..., Path], tmp_path
         assert film.n_frames == 3
 
 
-def test_long_searches_are_thinned_evenly_ends_included() -> None:
+def test_long_searches_keep_evenly_spaced_frames_and_both_ends() -> None:
     every = [Frame(step, {}) for step in range(1000)]
     found = thin_out(every, 10)
     assert [frame.step for frame in found] == [111 * n for n in range(10)]
     assert thin_out(every[:4], 10) == every[:4]
 
 
-def test_calm_begins_after_the_last_great_change() -> None:
+def test_calm_starts_after_the_last_large_change() -> None:
     def frame(step: int, favourites: str) -> Frame:
         return Frame(step, {x: [float(x == best) for best in favourites] for x in "xf"})
 
@@ -117,7 +121,7 @@ def test_the_front_has_the_points_that_no_other_beats_in_both() -> None:
     assert [point.name for point in pareto_front(POINTS)] == ["quick", "searched-1", "slow"]
 
 
-def test_of_two_as_quick_the_better_one_is_on_the_front() -> None:
+def test_of_two_equally_fast_the_better_one_is_on_the_front() -> None:
     twins = [Point("a", "k", 1.0, 2.0, 0.0), Point("b", "k", 1.0, 1.0, 0.0)]
     assert [point.name for point in pareto_front(twins)] == ["b"]
 

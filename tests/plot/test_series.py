@@ -1,4 +1,4 @@
-"""What is drawn is what the journal says."""
+"""Curves and events, as read from journals."""
 
 import json
 import math
@@ -38,7 +38,7 @@ def test_curves_hold_the_numbers_of_the_journal_in_its_order(make_run: MakeRun) 
     assert series(journal, "train", "no such field", "steps") == Series([], [])
 
 
-def test_bytes_and_minutes_are_the_entries_own(make_run: MakeRun) -> None:
+def test_bytes_and_minutes_come_from_the_entries(make_run: MakeRun) -> None:
     (journal,) = read_journals([make_run()])
     assert bytes_per_token(journal) == pytest.approx(2)
     in_bytes = series(journal, "train", "lr", "bytes")
@@ -56,7 +56,7 @@ def test_entries_without_bytes_lie_between_their_neighbours_and_after_the_last(
     assert step_to_x(journal, "bytes")(5) == pytest.approx(1000)
 
 
-def test_events_keep_their_step_and_words(make_run: MakeRun) -> None:
+def test_events_keep_their_step_and_text(make_run: MakeRun) -> None:
     (journal,) = read_journals([make_run()])
     assert events(journal, "steps")[2] == Event(26, 26, "went back to the weights of step 20")
 

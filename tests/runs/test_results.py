@@ -1,4 +1,4 @@
-"""What a run folder tells in numbers."""
+"""Results of a run, read from its folder."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def make_run(path: Path, *, vocab: str = "bytes", evaluate_bytes: int | None = N
     return folder
 
 
-def test_a_run_tells_size_speed_time_and_memory(tmp_path: Path) -> None:
+def test_a_summary_has_size_speed_time_and_memory(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     found = summarize(folder)
     price = cost(build_model(folder.config(), "meta"))
@@ -71,7 +71,7 @@ def test_a_run_tells_size_speed_time_and_memory(tmp_path: Path) -> None:
     assert found.settings["train"]["steps"] == 30
 
 
-def test_tokens_of_several_bytes_count_as_those(tmp_path: Path) -> None:
+def test_tokens_of_several_bytes_are_counted_in_bytes(tmp_path: Path) -> None:
     found = summarize(make_run(tmp_path, vocab="words"))
     assert found.bytes_read == pytest.approx(3 * 30000)
     assert found.bytes_per_s == pytest.approx(3 * 100)
@@ -91,7 +91,7 @@ def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
     assert test.reading == "bytes, 8 carried streams, segment 64"
 
 
-def test_figures_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
+def test_results_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     for name in ("best", "last"):
         saved = Checkpoint({"model": {"w": torch.ones(1)}}, {"step": 30})
@@ -107,7 +107,7 @@ def test_figures_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
         assert read_split_results(folder)[1] is None
 
 
-def test_without_weights_the_journal_knows_the_step_of_the_best(tmp_path: Path) -> None:
+def test_without_weights_the_step_of_the_best_comes_from_the_journal(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     folder.note_results({"test": measured(1.3, checkpoint="best")})
     assert read_split_results(folder)[1] is not None
@@ -129,7 +129,7 @@ def test_a_later_evaluation_does_not_change_what_the_training_measured(tmp_path:
     assert (found.valid.bits_per_byte, found.last_validation.bits_per_byte) == (1.4, 1.5)
 
 
-def test_a_journal_that_judges_the_whole_split_is_as_good(tmp_path: Path) -> None:
+def test_a_validation_on_the_whole_split_counts_as_whole(tmp_path: Path) -> None:
     valid, _ = read_split_results(make_run(tmp_path))
     assert valid is not None
     assert valid.whole
@@ -150,7 +150,7 @@ def test_only_static_weights_count_and_the_usual_reading_first() -> None:
     assert find_split_result(both, "valid") is None
 
 
-def test_a_run_with_settings_alone_tells_its_size(tmp_path: Path) -> None:
+def test_a_run_with_only_settings_has_a_size(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     for name in ("metrics.jsonl", "results.json", "provenance.json"):
         (tmp_path / name).unlink()

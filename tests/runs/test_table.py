@@ -121,7 +121,7 @@ def test_seeds_that_carry_their_name_are_grouped_by_it() -> None:
     assert names == ["out/recipe", "out/reseed4", "out/wide-seed1+wide-seed2", "out/wide-seed3"]
 
 
-def test_a_copy_is_no_seed() -> None:
+def test_a_copy_of_a_run_is_not_another_seed() -> None:
     found = {Path(f"fast/seed{n}"): summary(min(n, 2)) for n in (1, 2, 3)}
     found[Path("other")] = found[Path("again")] = summary(1)
     kept, copies = drop_copies(found)
@@ -131,7 +131,7 @@ def test_a_copy_is_no_seed() -> None:
     assert set(kept) == set(found) - set(copies)
 
 
-def test_seeds_at_the_top_go_by_the_folder(tmp_path: Path) -> None:
+def test_seeds_at_the_top_are_named_by_the_folder(tmp_path: Path) -> None:
     (row,) = group_seeds({Path("seed1"): summary(1), Path("seed2"): summary(2)}, tmp_path / "fast")
     assert row.name == "fast"
 

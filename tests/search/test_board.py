@@ -50,7 +50,7 @@ def test_a_board_has_searched_networks_rules_and_random_networks(tmp_path: Path)
         assert "i" not in patterns[name]
 
 
-def test_no_rule_is_a_block_short_where_the_depth_is_odd(tmp_path: Path) -> None:
+def test_no_rule_is_a_block_short_if_the_depth_is_odd(tmp_path: Path) -> None:
     folder = searched_run(tmp_path / "run", "ffxffff", pattern="xfxfxff")
     found = list_networks([folder], COSTS, 0)
     assert {"baseline", "interleaved", "par", "sandwich"} <= {network.name for network in found}
@@ -141,7 +141,7 @@ def test_only_stacks_can_be_on_a_board(tmp_path: Path, base: str) -> None:
     assert not (tmp_path / "board").exists()
 
 
-def test_the_text_is_looked_for_before_anything_is_measured(
+def test_a_missing_text_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "prices", None)

@@ -59,15 +59,15 @@ def record_attention(
     found: dict[int, list[Array]] = {}
     with measuring(model, hardware):
         state, context = _fill_memory(model, ids, len(ids) - queries)
-        asked = ids[context : context + queries]
-        for part_BT in _split(model, asked, QUERIES):
+        watched = ids[context : context + queries]
+        for part_BT in _split(model, watched, QUERIES):
             for layer, weights_BTS in focus(part_BT, state).items():
                 found.setdefault(layer, []).append(weights_by_distance(_array(weights_BTS[0])))
             state = _after(model, part_BT, state)
     if not found:
         raise UserError("no layer of this model attends to a memory; there is nothing to draw")
     weights = {layer: _stack(parts) for layer, parts in found.items()}
-    return Focus([printable(vocab.token_bytes(int(id))) for id in asked], context, weights)
+    return Focus([printable(vocab.token_bytes(int(id))) for id in watched], context, weights)
 
 
 def weights_by_distance(weights_TS: Array) -> Array:

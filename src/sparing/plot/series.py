@@ -60,7 +60,7 @@ def read_journals(runs: Sequence[Path], groups: Sequence[str] | None = None) -> 
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell the runs apart; a seed keeps its recipe's name."""
+    """The shortest ends of the paths that distinguish the runs; a seed keeps its recipe's name."""
     parts = [run.resolve().parts for run in runs]
     if len(set(parts)) < len(parts):
         twice = next(run for at, run in enumerate(runs) if parts[at] in parts[:at])

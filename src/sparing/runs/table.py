@@ -175,15 +175,15 @@ def _row_of(path: Path, summary: RunSummary) -> tuple[Path, str]:
 def average_results(results: Sequence[SplitResult | None]) -> dict[str, Any] | None:
     """Mean and half range over the seeds that were measured in the same way as the first."""
     known = [result for result in results if result is not None]
-    alike = [each for each in known if _measured(each) == _measured(known[0])]
-    if not alike:
+    comparable = [each for each in known if _measured(each) == _measured(known[0])]
+    if not comparable:
         return None
-    bits = [each.bits_per_byte for each in alike]
+    bits = [each.bits_per_byte for each in comparable]
     return {
-        **asdict(alike[0]),
+        **asdict(comparable[0]),
         "bits_per_byte": mean(bits),
-        "step": mean([each.step for each in alike]),
-        "perplexity_per_token": mean([each.perplexity_per_token for each in alike]),
+        "step": mean([each.step for each in comparable]),
+        "perplexity_per_token": mean([each.perplexity_per_token for each in comparable]),
         "half_range": half_range(bits),
         "by_seed": bits,
     }

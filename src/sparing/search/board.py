@@ -1,4 +1,4 @@
-"""The board: searched networks beside rules of thumb and random networks, all retrained alike.
+"""The board: searched networks, rules of thumb and random networks, all retrained the same way.
 
 Without these controls a searched network proves nothing: any network of its cost might do as well.
 """
