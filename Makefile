@@ -49,8 +49,8 @@ bench: setup
 
 # make ship RUN=runs/small: its best weights become the model that comes with the package
 ship: setup
-	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import folder, shipped; \
-	  shipped.ship(folder.open_run(Path(sys.argv[1])))' $(RUN)
+	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import bundled, folder; \
+	  bundled.bundle(folder.open_run(Path(sys.argv[1])))' $(RUN)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

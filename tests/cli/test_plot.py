@@ -83,7 +83,7 @@ def test_curves_of_one_run_go_into_its_folder(make_run: MakeRun) -> None:
     assert (run / "plots" / "curves.png").read_bytes().startswith(PNG)
 
 
-def test_several_runs_go_where_they_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+def test_several_runs_are_drawn_into_the_file_named(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("a"), make_run("b")]
     out = tmp_path / "both.png"
     result = sparing_plot(*runs, "--out", out, "--svg", "--json")
@@ -103,7 +103,7 @@ def test_focus_draws_attention_and_memory_on_the_valid_split(make_run: MakeRun) 
     assert all(path.read_bytes().startswith(PNG) for path in paths)
 
 
-def test_focus_on_a_text_of_ones_own(make_run: MakeRun, tmp_path: Path) -> None:
+def test_focus_on_a_text_of_the_users(make_run: MakeRun, tmp_path: Path) -> None:
     out = tmp_path / "mine.png"
     words = ("--what", "focus", "--text", "$5 für 中\n", "--out", out, "--json")
     result = sparing_plot(make_run(), *words)
@@ -123,15 +123,15 @@ def test_context_of_two_runs_shares_a_picture(make_run: MakeRun, tmp_path: Path)
     assert files == [str(runs[0] / "plots" / "context.png")]
 
 
-def test_a_race_is_run_on_the_text_of_the_published_figures(
+def test_a_race_needs_the_corpus_of_the_published_results(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run, out = make_run(), tmp_path / "race.png"
-    assert "race is about enwik8 only" in refusal(run, "--what", "race")
+    assert "race is for enwik8 only" in refusal(run, "--what", "race")
     config = json.loads((run / "config.json").read_text())
     config["data"]["corpus"] = "enwik8"
     (run / "config.json").write_text(json.dumps(config))
-    assert "no valid or test figure yet" in refusal(run, "--what", "race")
+    assert "no valid or test result yet" in refusal(run, "--what", "race")
     test = {"bits_per_byte": 1.05, "bytes": 9, "protocol": "bytes", "how": "", "step": 2}
     (run / "results.json").write_text(json.dumps({"test": test}))
     result = sparing_plot(run, "--what", "race", "--out", out)
@@ -186,7 +186,7 @@ def test_unknown_pictures_and_axes_are_refused_by_the_parser(make_run: MakeRun) 
 def test_a_corpus_whose_vocabulary_has_changed_is_refused(make_run: MakeRun) -> None:
     run = make_run()
     (run / "vocab.json").write_text(json.dumps({"kind": "symbols", "symbols": [10, 97]}))
-    assert "another vocabulary now" in refusal(run, "--what", "context")
+    assert "now has another vocabulary" in refusal(run, "--what", "context")
 
 
 def spanning(tmp_path: Path, *, journal: bool) -> Path:
@@ -229,10 +229,10 @@ def test_spans_before_the_first_entry_of_the_journal_are_refused_whole(tmp_path:
     run = spanning(tmp_path, journal=False)
     (run / "metrics.jsonl").write_text('{"kind": "valid", "step": 2}\n')
     words = refusal(run, "--what", "spans", "--checkpoint", "best")
-    assert "noted no spans in its journal yet: train it for at least train.log_every" in words
+    assert "has no spans in its journal yet: train it for at least train.log_every" in words
     assert not (run / "plots").exists()
 
 
-def test_a_model_without_spans_has_no_picture_of_them(make_run: MakeRun) -> None:
+def test_a_model_without_spans_is_refused(make_run: MakeRun) -> None:
     assert "no learned spans" in refusal(make_run(), "--what", "spans")
     assert "one run at a time" in refusal(make_run("a"), make_run("b"), "--what", "spans")

@@ -15,13 +15,19 @@ from sparing.data.tokens import Split, tokens_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
-from sparing.plot.context import ContextCurve, draw_context
+from sparing.plot.context import (
+    ContextCurve,
+    draw_context,
+    draw_span_history,
+    draw_spans,
+    head_windows,
+    last_spans,
+)
 from sparing.plot.curves import draw_curves, parse_line
-from sparing.plot.figure import new_figure, save, target
-from sparing.plot.focus import draw_focus, draw_memory_use, look
+from sparing.plot.figure import figure_path, new_figure, save_figure
+from sparing.plot.focus import draw_focus, draw_memory_use, record_attention
 from sparing.plot.race import draw_race
-from sparing.plot.series import XAxis, origin, read_diaries, short_names
-from sparing.plot.spans import draw_course, draw_spans, head_windows, last_noted
+from sparing.plot.series import XAxis, origin, read_journals, short_names
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
 
@@ -42,7 +48,7 @@ BELONGS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class PlotOptions:
     """What the pictures need besides the runs."""
 
     axis: XAxis | None
@@ -104,7 +110,7 @@ def plot(
     new_figure(1, 1)
     folders = [open_run(run) for run in runs]
     path = _path(folders, what, out)
-    wish = Wish(
+    options = PlotOptions(
         axis=axis,
         lines=lines or [],
         text=text,
@@ -114,7 +120,7 @@ def plot(
         source=source,
         device=target_device,
     )
-    _report(DRAWERS[what](folders, wish, path, svg), as_json=as_json)
+    _report(DRAWERS[what](folders, options, path, svg), as_json=as_json)
 
 
 def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
@@ -122,78 +128,84 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
         raise UserError(f"{what} is drawn for one run at a time, not for {len(folders)}")
     if len(folders) > 1 and out is None:
         raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
-    return target(out, folders[0].plots, what)
+    return figure_path(out, folders[0].plots, what)
 
 
-def _curves(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    lines = [parse_line(line) for line in wish.lines]
+def _curves(
+    folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool
+) -> list[Path]:
+    lines = [parse_line(line) for line in options.lines]
     runs = [folder.path for folder in folders]
-    return save(draw_curves(runs, wish.axis or "steps", lines), path, svg=svg)
+    return save_figure(draw_curves(runs, options.axis or "steps", lines), path, svg=svg)
 
 
-def _race(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    return save(draw_race([folder.path for folder in folders]), path, svg=svg)
+def _race(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
+    return save_figure(draw_race([folder.path for folder in folders]), path, svg=svg)
 
 
-def _pi(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+def _pi(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
     (folder,) = folders
     return draw_search(folder, path, svg=svg)
 
 
-def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    (folder,), hardware = folders, wish.hardware()
-    model, vocab = load_model(folder, hardware, wish.checkpoint), folder.vocab()
-    queries = QUERIES if wish.length is None else wish.length
-    focus = look(model, vocab, _ids(folder, wish), hardware, queries)
+def _focus(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
+    (folder,), hardware = folders, options.hardware()
+    model, vocab = load_model(folder, hardware, options.checkpoint), folder.vocab()
+    queries = QUERIES if options.length is None else options.length
+    focus = record_attention(model, vocab, _ids(folder, options), hardware, queries)
     name, about = short_names([folder.path])[0], origin(folder.path)
     beside = path.with_stem("memory" if path.stem == "focus" else f"{path.stem}-memory")
     return [
-        *save(draw_focus(focus, name, about), path, svg=svg),
-        *save(draw_memory_use(focus, name, about), beside, svg=svg),
+        *save_figure(draw_focus(focus, name, about), path, svg=svg),
+        *save_figure(draw_memory_use(focus, name, about), beside, svg=svg),
     ]
 
 
-def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    (folder,), hardware = folders, wish.hardware()
+def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
+    (folder,), hardware = folders, options.hardware()
     # An imported run has no journal.
-    diaries = read_diaries([folder.path]) if folder.metrics.exists() else []
-    if diaries and wish.checkpoint is None and not folder.checkpoints.exists():
+    journals = read_journals([folder.path]) if folder.metrics.exists() else []
+    if journals and options.checkpoint is None and not folder.checkpoints.exists():
         # A published run comes without weights; its journal knows the spans all the same.
-        telemetry = last_noted(diaries[0])
+        telemetry = last_spans(journals[0])
     else:
-        telemetry = load_model(folder, hardware, wish.checkpoint).telemetry()
+        telemetry = load_model(folder, hardware, options.checkpoint).telemetry()
     name, about = short_names([folder.path])[0], origin(folder.path)
     figures = {path: draw_spans(head_windows(telemetry), name, about)}
-    for diary in diaries:
-        figures[path.with_stem(f"{path.stem}-training")] = draw_course(diary)
-    return [file for place, figure in figures.items() for file in save(figure, place, svg=svg)]
+    for journal in journals:
+        figures[path.with_stem(f"{path.stem}-training")] = draw_span_history(journal)
+    return [
+        file for place, figure in figures.items() for file in save_figure(figure, place, svg=svg)
+    ]
 
 
-def _ids(folder: RunFolder, wish: Wish) -> npt.NDArray[Any]:
-    if wish.text is None:
-        return _valid(folder, wish.source).ids
-    return tokens_from_text(wish.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
+def _ids(folder: RunFolder, options: PlotOptions) -> npt.NDArray[Any]:
+    if options.text is None:
+        return _valid(folder, options.source).ids
+    return tokens_from_text(options.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
 
 
-def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    curves, hardware = [], wish.hardware()
+def _context(
+    folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool
+) -> list[Path]:
+    curves, hardware = [], options.hardware()
     for name, folder in zip(short_names([f.path for f in folders]), folders, strict=True):
-        split = _valid(folder, wish.source)
-        length = min(CONTEXT, len(split.ids) - 1) if wish.length is None else wish.length
+        split = _valid(folder, options.source)
+        length = min(CONTEXT, len(split.ids) - 1) if options.length is None else options.length
         points = context_curve(
-            load_model(folder, hardware, wish.checkpoint),
+            load_model(folder, hardware, options.checkpoint),
             split,
             hardware,
             length=length,
-            windows=WINDOWS if wish.windows is None else wish.windows,
+            windows=WINDOWS if options.windows is None else options.windows,
             batch=folder.config().evaluate.batch,
         )
         about = f"{origin(folder.path)} · {points[0].count} places of the valid split"
         curves.append(ContextCurve(name, about, points))
-    return save(draw_context(curves), path, svg=svg)
+    return save_figure(draw_context(curves), path, svg=svg)
 
 
-DRAWERS: dict[What, Callable[[Sequence[RunFolder], Wish, Path, bool], list[Path]]] = {
+DRAWERS: dict[What, Callable[[Sequence[RunFolder], PlotOptions, Path, bool], list[Path]]] = {
     "curves": _curves,
     "focus": _focus,
     "context": _context,

@@ -12,7 +12,7 @@ from sparing.cli.options import CheckpointName, Device, Json, say
 from sparing.errors import UserError
 from sparing.evaluate.score import Score, rank
 from sparing.evaluate.score import score as score_texts
-from sparing.runs.bundled import run_or_shipped
+from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import is_run, load_model
 
 
@@ -49,7 +49,7 @@ def score(
     if text and file is not None:
         raise UserError("--text is scored without a file; leave FILE out")
     # First of all: a misspelt run must not wait for text.
-    folder, hardware = run_or_shipped(path), device.pick(target, "float32")
+    folder, hardware = run_or_bundled(path), device.pick(target, "float32")
     sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
