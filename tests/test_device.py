@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from sparing import device as memory
-from sparing.device import is_out_of_memory, limited_to_free_ram, pick
+from sparing.device import is_out_of_memory, limit_to_free_ram, pick
 
 
 def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     held = memory._sizes(Path("/proc/self/status"))["VmData"]
-    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: held + 2**28)
-    with limited_to_free_ram():
+    monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: held + 2**28)
+    with limit_to_free_ram():
         torch.empty(2**27, dtype=torch.uint8)
         with pytest.raises(RuntimeError) as caught:
             torch.empty(2**29, dtype=torch.uint8)
@@ -26,11 +26,11 @@ def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_limit_that_is_there_already_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**50)
-    with limited_to_free_ram():
+    monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: 2**50)
+    with limit_to_free_ram():
         kept = resource.getrlimit(resource.RLIMIT_DATA)
-        monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**51)
-        with limited_to_free_ram():
+        monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: 2**51)
+        with limit_to_free_ram():
             assert resource.getrlimit(resource.RLIMIT_DATA) == kept
 
 
@@ -75,7 +75,7 @@ def test_what_is_forgotten_goes_back_to_the_kernel() -> None:
     held = [torch.ones(1 << 14) for _ in range(4000)]
     del held
     before = resident_bytes()
-    hardware.forget()
+    hardware.empty_cache()
     assert resident_bytes() < before - 2e8
 
 

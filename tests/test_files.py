@@ -15,18 +15,18 @@ import pytest
 
 from sparing.errors import UserError
 from sparing.files import (
-    claimed,
-    locked,
+    atomic_write,
+    claim_folder,
+    lock_folder,
     read_json,
     read_object,
     write_bytes,
     write_json,
-    writing,
 )
 
 
 def fail_half_way(path: Path) -> None:
-    with writing(path) as scratch:
+    with atomic_write(path) as scratch:
         scratch.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -86,7 +86,7 @@ def test_an_object_is_demanded(data: object, tmp_path: Path) -> None:
 
 
 def test_a_held_folder_is_refused(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(UserError, match="in use"), locked(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(UserError, match="in use"), lock_folder(tmp_path):
         pass
 
 
@@ -94,11 +94,11 @@ def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with locked(tmp_path, wait_s=math.inf):
+        with lock_folder(tmp_path, wait_s=math.inf):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         thread.start()
         time.sleep(0.1)
         order.append("first")
@@ -110,17 +110,17 @@ def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with locked(tmp_path):
+        with lock_folder(tmp_path):
             held.set()
             let_go.wait(10)
 
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(10)
-    with pytest.raises(UserError, match="in use"), locked(tmp_path, wait_s=0.1):
+    with pytest.raises(UserError, match="in use"), lock_folder(tmp_path, wait_s=0.1):
         pass
     threading.Timer(0.1, let_go.set).start()
-    with locked(tmp_path, wait_s=10):
+    with lock_folder(tmp_path, wait_s=10):
         pass
     thread.join()
 
@@ -139,7 +139,7 @@ def test_a_folder_made_in_vain_goes_again_and_others_stay(
         (folder / name).touch()
 
     def fail() -> None:
-        with claimed(folder):
+        with claim_folder(folder):
             for name in written:
                 (folder / name).touch()
             raise UserError("no")
@@ -153,7 +153,7 @@ def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_pa
     folder, held, waiting = tmp_path / "run", threading.Event(), threading.Event()
 
     def fail() -> None:
-        with claimed(folder):
+        with claim_folder(folder):
             held.set()
             waiting.wait(10)
             time.sleep(0.2)
@@ -163,18 +163,18 @@ def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_pa
         failing = pool.submit(fail)
         held.wait(10)
         waiting.set()
-        with claimed(folder, wait_s=10):
+        with claim_folder(folder, wait_s=10):
             assert (folder / ".lock").exists()
-            with pytest.raises(UserError, match="in use"), claimed(folder):
+            with pytest.raises(UserError, match="in use"), claim_folder(folder):
                 pass
         assert isinstance(failing.exception(timeout=10), UserError)
 
 
 def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     wanted = tmp_path / "picture.png"
-    with pytest.raises(FileNotFoundError) as caught, writing(wanted) as scratch:
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(wanted) as scratch:
         (scratch / "no folder").write_text("")
     assert caught.value.filename == str(scratch / "no folder")
-    with pytest.raises(FileNotFoundError) as caught, writing(wanted) as scratch:
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(wanted) as scratch:
         scratch.open()
     assert caught.value.filename == str(wanted)

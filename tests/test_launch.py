@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sparing.errors import UserError
-from sparing.launch import Launch, age_s, launch, launched_at
+from sparing.launch import Launch, current_launch, launched_at, seconds_since_start
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
@@ -22,11 +22,11 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def say(monkeypatch: pytest.MonkeyPatch, **said: str) -> Launch:
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    return launch()
+    return current_launch()
 
 
 def test_without_a_launcher_a_process_is_alone() -> None:
-    assert launch() == Launch(rank=0, size=1, local_rank=0, nodes=1, id=None)
+    assert current_launch() == Launch(rank=0, size=1, local_rank=0, nodes=1, id=None)
     assert abs(launched_at() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
@@ -43,7 +43,7 @@ def test_without_a_name_a_launch_is_known_by_its_launcher(monkeypatch: pytest.Mo
     found = say(monkeypatch, RANK="0", WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
     assert found.id is not None
     assert f":{os.getppid()}:" in found.id
-    assert found == launch()
+    assert found == current_launch()
     # Every process of the launcher names a run alike.
     assert abs(launched_at() - launched_at()) < timedelta(milliseconds=100)
     assert launched_at() < datetime.now(UTC)
@@ -67,8 +67,8 @@ def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_has_an_age_and_an_unknown_one_has_none() -> None:
-    assert 0 <= (age_s(os.getpid()) or -1.0) < 100_000
-    assert age_s(2**22 + 1) is None
+    assert 0 <= (seconds_since_start(os.getpid()) or -1.0) < 100_000
+    assert seconds_since_start(2**22 + 1) is None
 
 
 # A group's thread that is busy with Python objects when the command is done.

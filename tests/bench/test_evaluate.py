@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sparing.bench.evaluate import PATIENCE
 
-from sparing.bench.evaluate import PATIENCE, EvaluateOptions, bench_evaluate
+from sparing.bench.inference import EvaluateOptions, bench_evaluate
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.recipes import recipe

@@ -5,7 +5,7 @@ import torch
 from tests.bench.small import CPU, small_run
 
 from sparing.bench import generate as bench
-from sparing.bench.generate import GenerateOptions, Writer, bench_generate
+from sparing.bench.inference import GenerateOptions, Writer, bench_generate
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, Output, State
 from sparing.runs.build import build_model

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from sparing.bench.span import SPAN
 
-from sparing.bench.span import SPAN, bench_span
+from sparing.bench.micro import bench_span
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig, with_settings

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Said, Sparing, settings
 
-from sparing.files import locked
+from sparing.files import lock_folder
 
 
 def refused(said: Said, *words: str) -> None:
@@ -165,7 +165,7 @@ def test_a_folder_in_use_or_already_used_is_left_alone(
     before = (run / "metrics.jsonl").read_bytes()
     said = sparing("train", "quickstart", "--data", corpus, "--out", run, *settings(), "--quiet")
     refused(said, "--resume")
-    with locked(run):
+    with lock_folder(run):
         said = sparing("train", "--resume", "--out", run, "--quiet")
     refused(said, "in use")
     assert (run / "metrics.jsonl").read_bytes() == before

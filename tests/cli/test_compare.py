@@ -15,7 +15,7 @@ from tests.cli.conftest import Sparing, settings
 
 from sparing.cli.main import main
 from sparing.experiments.subprocess import Relay
-from sparing.files import locked
+from sparing.files import lock_folder
 from sparing.runs.folder import RunFolder
 from sparing.train.journal import read
 
@@ -139,7 +139,7 @@ def test_a_folder_that_somebody_trains_in_stops_the_comparison(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", "small: model.memory=8"
-    with locked(out / "small-seed1"):
+    with lock_folder(out / "small-seed1"):
         said = sparing(*words(corpus, out, small, TRIES[0]))
     assert said.status == 2
     assert said.err.splitlines()[-1] == (

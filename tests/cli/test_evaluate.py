@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Said, Sparing
 
-from sparing.evaluate.loss import carried
+from sparing.evaluate.loss import evaluate_streams
 from sparing.runs.folder import RunFolder
 from sparing.train import checkpoint
 from sparing.train.checkpoint import Checkpoint
@@ -172,9 +172,9 @@ def test_a_figure_is_of_the_weights_it_was_made_with(
         saved = checkpoint.load(folder.checkpoints, "best", identity)
         newer = Checkpoint(saved.tensors, {**saved.cursor, "step": 999})
         checkpoint.save(folder.checkpoints, "best", newer, identity)
-        return carried(*given, **more)
+        return evaluate_streams(*given, **more)
 
-    monkeypatch.setattr("sparing.runs.evaluate.carried", replaced_meanwhile)
+    monkeypatch.setattr("sparing.runs.evaluate.evaluate_streams", replaced_meanwhile)
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test"]["step"] == before
     assert folder.step("best") == 999
@@ -188,9 +188,9 @@ def test_the_first_best_of_a_run_does_not_lend_its_name_to_figures_of_the_last(
 
     def best_meanwhile(*given: Any, **more: Any) -> Any:
         (run / "aside").rename(folder.checkpoints / "best")
-        return carried(*given, **more)
+        return evaluate_streams(*given, **more)
 
-    monkeypatch.setattr("sparing.runs.evaluate.carried", best_meanwhile)
+    monkeypatch.setattr("sparing.runs.evaluate.evaluate_streams", best_meanwhile)
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test, last"]["checkpoint"] == "last"
     assert "test" not in results(run)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from sparing.cli.plot import plot
 from sparing.data.tokens import DataConfig
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.sha_rnn import SHARNNConfig
@@ -47,7 +47,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
             data=DataConfig(corpus=str(corpus)),
             train=TrainConfig(steps=2),
         )
-        folder = create(tmp_path / name, run, Bytes(), {"commit": "c0ffee"})
+        folder = create(tmp_path / name, run, ByteVocab(), {"commit": "c0ffee"})
         torch.manual_seed(0)
         saved = Checkpoint({"model": model_tensors(build_model(run))}, {"step": 2})
         checkpoint.save(folder.checkpoints, "best", saved, run.identity())
@@ -197,7 +197,7 @@ def spanning(tmp_path: Path, *, journal: bool) -> Path:
         model=AdaptiveSpanConfig(vocab_size=256, dim=8, depth=2, heads=2, ff_dim=8, span_limit=64),
         train=TrainConfig(steps=2),
     )
-    folder = create(tmp_path / "spanning", run, Bytes(), {"commit": "c0ffee"})
+    folder = create(tmp_path / "spanning", run, ByteVocab(), {"commit": "c0ffee"})
     model = build_model(run)
     saved = Checkpoint({"model": model_tensors(model)}, {"step": 2})
     checkpoint.save(folder.checkpoints, "best", saved, run.identity())

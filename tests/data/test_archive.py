@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparing.data.archive import unpack
+from sparing.data.local import unpack
 from sparing.errors import UserError
 
 FILES = {"a.txt": b"first\n", "folder/b.txt": b"second\n"}

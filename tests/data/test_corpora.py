@@ -2,8 +2,7 @@ import hashlib
 from pathlib import Path
 
 from sparing.data import fetch as copies
-from sparing.data.corpora import CORPORA
-from sparing.data.local import SPLITS
+from sparing.data.corpora import CORPORA, SPLITS
 
 
 def test_every_corpus_with_a_home_is_verified() -> None:

@@ -12,9 +12,9 @@ import pytest
 from tests.data.conftest import PARTS, TEXT, zip_of
 
 from sparing.data import fetch
-from sparing.data.fetch import download, home
-from sparing.data.local import SPLITS
-from sparing.data.splits import fingerprint, read_splits
+from sparing.data.corpora import SPLITS
+from sparing.data.download import download
+from sparing.data.splits import cache_dir, fingerprint, read_splits
 from sparing.errors import UserError
 
 CONTENT = bytes(range(256)) * 40
@@ -156,9 +156,9 @@ def test_progress_is_shown_on_a_terminal(
 
 def test_the_cache_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARING_HOME", str(tmp_path))
-    assert home() == tmp_path
+    assert cache_dir() == tmp_path
     monkeypatch.delenv("SPARING_HOME")
-    assert home() == Path.home() / ".cache" / "sparing"
+    assert cache_dir() == Path.home() / ".cache" / "sparing"
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from sparing.data import local
 from sparing.data.local import (
-    building,
-    fingerprint,
+    path_fingerprint,
     read_path,
     read_stdlib,
     split_by_bytes,
-    split_of,
+    split_for_file,
 )
 from sparing.errors import UserError
+from sparing.files import atomic_folder
 
 
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
-    with building(tmp_path / "new" / "folder") as scratch:
+    with atomic_folder(tmp_path / "new" / "folder") as scratch:
         (scratch / "file").write_text("whole")
         assert not (tmp_path / "new" / "folder").exists()
     assert (tmp_path / "new" / "folder" / "file").read_text() == "whole"
@@ -33,7 +33,7 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
 
 
 def half_a_folder(folder: Path) -> None:
-    with building(folder) as scratch:
+    with atomic_folder(folder) as scratch:
         (scratch / "file").write_text("half")
         raise RuntimeError
 
@@ -45,7 +45,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_first_to_finish_wins(tmp_path: Path) -> None:
-    with building(tmp_path / "folder") as scratch:
+    with atomic_folder(tmp_path / "folder") as scratch:
         (scratch / "file").write_text("late")
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "file").write_text("early")
@@ -69,7 +69,7 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (tmp_path / "new" / "folder").exists()
-    with building(tmp_path / "new" / "folder") as scratch:
+    with atomic_folder(tmp_path / "new" / "folder") as scratch:
         (scratch / "file").write_text("whole")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]
 
@@ -122,13 +122,13 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
 
 def test_a_fingerprint_follows_the_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one")
-    before = fingerprint(tmp_path)
-    assert fingerprint(tmp_path) == before
+    before = path_fingerprint(tmp_path)
+    assert path_fingerprint(tmp_path) == before
     (tmp_path / "a.txt").write_bytes(b"three")
-    assert fingerprint(tmp_path) != before
+    assert path_fingerprint(tmp_path) != before
     (tmp_path / "a.txt").write_bytes(b"one")
     (tmp_path / "b.txt").write_bytes(b"two")
-    assert fingerprint(tmp_path) != before
+    assert path_fingerprint(tmp_path) != before
 
 
 def test_the_standard_library_is_read_the_same_twice_and_shared_out_by_file() -> None:
@@ -139,14 +139,14 @@ def test_the_standard_library_is_read_the_same_twice_and_shared_out_by_file() ->
     assert 0.8 < len(splits["train"]) / total < 0.97
     for split, text in splits.items():
         names = [line[8:] for line in text.splitlines() if line.startswith(b"# file: ")]
-        assert {split_of(name.decode()) for name in names} == {split}
+        assert {split_for_file(name.decode()) for name in names} == {split}
         assert names == sorted(names)
         assert not any(b"/tests/" in b"/" + name or b"site-packages" in name for name in names)
         text.decode("utf-8")
 
 
 def test_library_files_keep_their_split_whatever_the_version() -> None:
-    assert [split_of(name) for name in ("ast.py", "json/decoder.py")] == ["train", "valid"]
+    assert [split_for_file(name) for name in ("ast.py", "json/decoder.py")] == ["train", "valid"]
 
 
 def test_an_interpreter_without_source_is_refused(

@@ -13,9 +13,8 @@ from tests.data.conftest import PARTS, TEXT, sha256, zip_of
 
 from sparing.data import fetch
 from sparing.data import splits as reading
-from sparing.data.corpora import CORPORA, Corpus
-from sparing.data.local import SPLITS
-from sparing.data.splits import get, read_splits
+from sparing.data.corpora import CORPORA, SPLITS, Corpus
+from sparing.data.splits import fetch_corpus, read_splits
 from sparing.errors import UserError
 
 
@@ -64,7 +63,7 @@ def test_get_downloads_once_and_keeps_only_the_splits(
         checksums={**digits.checksums, "digits.zip": sha256(archive)},
     )
     monkeypatch.setitem(CORPORA, "digits", online)
-    kept = get("digits", progress=False)
+    kept = fetch_corpus("digits", progress=False)
     assert kept == cache / "corpora" / "digits"
     assert {path.name for path in kept.iterdir()} == {"train.txt", "valid.txt", "test.txt"}
     assert not (cache / "downloads" / "digits").exists()
@@ -129,11 +128,11 @@ def test_a_download_with_wrong_text_is_not_kept(
 @pytest.mark.usefixtures("digits")
 def test_a_kept_copy_that_was_changed_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(TEXT)
-    folder = get("digits", tmp_path / "copy")
+    folder = fetch_corpus("digits", tmp_path / "copy")
     (folder / "valid.txt").write_bytes(b"x" * 10)
     with pytest.raises(UserError, match="wrong checksum for digits"):
         read_splits("digits")
-    get("digits", tmp_path / "copy")
+    fetch_corpus("digits", tmp_path / "copy")
     assert read_splits("digits")["valid"] == TEXT[80:90]
 
 
@@ -152,7 +151,7 @@ def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
     if name == "enwik9":
         assert "did you mean 'enwik8'" in str(caught.value)
     with pytest.raises(UserError, match="unknown corpus"):
-        get(name)
+        fetch_corpus(name)
 
 
 @pytest.mark.parametrize("name", ["nowhere/text", "moved.txt"])
@@ -162,4 +161,4 @@ def test_a_text_that_is_not_there_is_no_misspelt_corpus(name: str) -> None:
 
 
 def test_the_standard_library_needs_no_getting() -> None:
-    assert (get("python-stdlib") / "ast.py").exists()
+    assert (fetch_corpus("python-stdlib") / "ast.py").exists()

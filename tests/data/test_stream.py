@@ -154,7 +154,7 @@ def test_a_turned_text_begins_elsewhere_in_every_later_epoch() -> None:
 
 def test_a_filled_segment_reads_on_and_counts_no_more() -> None:
     plain = list(Stream(counting(10), StreamConfig(batch=2, segment=3)).one_epoch())
-    filled = list(Stream(counting(10), StreamConfig(batch=2, segment=3, filled=True)).one_epoch())
+    filled = list(Stream(counting(10), StreamConfig(batch=2, segment=3, pad_last=True)).one_epoch())
     assert same(filled[0], plain[0])
     assert filled[1].inputs_BT.tolist() == [[2, 3, 4], [7, 8, 9]]
     assert filled[1].targets_BT.tolist() == [[3, 4, IGNORE_INDEX], [8, 9, IGNORE_INDEX]]

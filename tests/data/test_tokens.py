@@ -12,13 +12,13 @@ from sparing.data import tokens
 from sparing.data.local import split_by_bytes
 from sparing.data.tokens import (
     DataConfig,
-    first_bytes,
+    drop_newlines,
     open_tokens,
     prepare,
-    tokens_from_text,
-    without_newlines,
+    split_from_text,
+    truncate_split,
 )
-from sparing.data.vocab import Bytes, learn
+from sparing.data.vocab import ByteVocab, train_vocab
 from sparing.errors import UserError
 
 TEXT = b"the cat sat on the mat .\nthe dog  sat .\n\n" * 25
@@ -62,7 +62,7 @@ def test_ids_are_mapped_and_cannot_be_changed(corpus: Path) -> None:
 
 
 def test_each_splits_text_has_a_checksum(corpus: Path) -> None:
-    found = prepare(config(corpus, vocab="symbols"), progress=False).texts()
+    found = prepare(config(corpus, vocab="symbols"), progress=False).text_sha256()
     parts = split_by_bytes(TEXT)
     assert found == {name: hashlib.sha256(text).hexdigest() for name, text in parts.items()}
 
@@ -176,44 +176,44 @@ def test_bad_settings_and_names_are_refused(corpus: Path) -> None:
 
 
 def test_text_in_memory_becomes_a_split() -> None:
-    split = tokens_from_text(b"two words\n", Bytes())
+    split = split_from_text(b"two words\n", ByteVocab())
     assert (split.ids.tolist(), split.size_bytes) == (list(b"two words\n"), 10)
     assert (split.words, split.start) == (3, 10)
     with pytest.raises(UserError, match="empty"):
-        tokens_from_text(b"", Bytes())
+        split_from_text(b"", ByteVocab())
 
 
 @pytest.mark.parametrize("kind", ["bytes", "symbols", "characters"])
 def test_newline_tokens_can_be_left_out_of_a_split(kind: str) -> None:
-    vocab = learn(kind, TEXT)
-    split = without_newlines(tokens_from_text(TEXT, vocab), vocab)
+    vocab = train_vocab(kind, TEXT)
+    split = drop_newlines(split_from_text(TEXT, vocab), vocab)
     assert vocab.decode(split.ids) == TEXT.replace(b"\n", b"")
     assert split.size_bytes == split.ids.size
     assert split.words == len(TEXT.split())
 
 
 def test_newlines_cannot_be_left_out_of_words() -> None:
-    vocab = learn("words", TEXT)
+    vocab = train_vocab("words", TEXT)
     with pytest.raises(UserError, match="no-newlines protocol"):
-        without_newlines(tokens_from_text(TEXT, vocab), vocab)
+        drop_newlines(split_from_text(TEXT, vocab), vocab)
 
 
 def test_a_vocabulary_without_newlines_has_none_to_leave_out() -> None:
-    vocab = learn("symbols", b"a b")
-    split = tokens_from_text(b"b a", vocab)
-    assert without_newlines(split, vocab) is split
+    vocab = train_vocab("symbols", b"a b")
+    split = split_from_text(b"b a", vocab)
+    assert drop_newlines(split, vocab) is split
 
 
 def test_a_split_is_cut_after_whole_tokens() -> None:
-    vocab = learn("characters", "aé\n".encode())
-    split = tokens_from_text("aéa\na".encode(), vocab)
-    cut = first_bytes(split, 4, vocab)
+    vocab = train_vocab("characters", "aé\n".encode())
+    split = split_from_text("aéa\na".encode(), vocab)
+    cut = truncate_split(split, 4, vocab)
     assert vocab.decode(cut.ids) == "aéa".encode()
     assert (cut.size_bytes, cut.words) == (4, 1)
-    assert vocab.decode(first_bytes(split, 2, vocab).ids) == b"a"
-    assert first_bytes(split, 6, vocab) is split
+    assert vocab.decode(truncate_split(split, 2, vocab).ids) == b"a"
+    assert truncate_split(split, 6, vocab) is split
     with pytest.raises(UserError, match="no whole token"):
-        first_bytes(split, 0, vocab)
+        truncate_split(split, 0, vocab)
 
 
 def test_the_default_corpus_is_pythons_own_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_the_default_corpus_is_pythons_own_library(monkeypatch: pytest.MonkeyPat
 def test_the_no_newlines_protocol_counts_as_transformer_xl_does(
     enwik8: dict[str, bytes],
 ) -> None:
-    split = without_newlines(tokens_from_text(enwik8["test"], Bytes()), Bytes())
+    split = drop_newlines(split_from_text(enwik8["test"], ByteVocab()), ByteVocab())
     assert split.ids.size == split.size_bytes == 4_943_417
 
 

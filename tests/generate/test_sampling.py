@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparing.errors import UserError
-from sparing.generate.sampling import SamplingConfig, filtered, sample
+from sparing.generate.sampling import SamplingConfig, filter_probabilities, sample
 
 # Not sorted, so that ids and ranks differ.
 PROBABILITIES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]], dtype=torch.float64)
@@ -14,7 +14,7 @@ LOGITS = PROBABILITIES.log() + 7.0
 
 
 def left(**settings: float) -> list[float]:
-    return filtered(LOGITS, SamplingConfig(**settings))[0].tolist()
+    return filter_probabilities(LOGITS, SamplingConfig(**settings))[0].tolist()
 
 
 def drawn(uniform: float, **settings: float) -> int:
@@ -37,7 +37,7 @@ def test_top_k_keeps_the_k_best() -> None:
 
 
 def test_top_k_keeps_k_even_of_equals() -> None:
-    equal = filtered(torch.zeros(1, 4), SamplingConfig(top_k=2))
+    equal = filter_probabilities(torch.zeros(1, 4), SamplingConfig(top_k=2))
     assert equal.tolist() == [[0.5, 0.5, 0, 0]]
 
 
@@ -109,7 +109,7 @@ def test_filters_always_leave_the_best_and_a_distribution(
     logits: list[float], top_k: int, top_p: float, min_p: float
 ) -> None:
     config = SamplingConfig(top_k=top_k, top_p=top_p, min_p=min_p)
-    probability = filtered(torch.tensor([logits]), config)[0]
+    probability = filter_probabilities(torch.tensor([logits]), config)[0]
     assert probability.sum().item() == pytest.approx(1)
     assert probability.max() > 0
     # Logits that float64 cannot tell apart after a softmax count as equal.

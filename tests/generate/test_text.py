@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparing.data.vocab import Bytes, Words
+from sparing.data.vocab import ByteVocab, WordVocab
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import Transcript, complete, stream_text
@@ -108,14 +108,14 @@ def config(length: int, *stop: str) -> GenerationConfig:
 
 def test_streamed_pieces_are_whole_characters_and_end_before_the_stop_string(tiny, cpu) -> None:
     model = parrot(tiny, "né à\nstop\nmore".encode())
-    pieces = list(stream_text(model, Bytes(), b"Il est ", config(16, "\nstop\n"), cpu))
+    pieces = list(stream_text(model, ByteVocab(), b"Il est ", config(16, "\nstop\n"), cpu))
     assert pieces == ["n", "é", " ", "à"]
     # Nothing is decoded after the stop string is complete.
     assert model.head.at == len("né à\nstop\n".encode())
 
 
 def test_a_stream_cut_inside_a_character_ends_with_a_replacement(tiny, cpu) -> None:
-    pieces = list(stream_text(parrot(tiny, "aé".encode()), Bytes(), b"", config(2), cpu))
+    pieces = list(stream_text(parrot(tiny, "aé".encode()), ByteVocab(), b"", config(2), cpu))
     assert pieces == ["a", "\ufffd"]
 
 
@@ -126,14 +126,14 @@ def test_a_stream_cut_inside_a_character_ends_with_a_replacement(tiny, cpu) -> N
 def test_a_completion_says_why_it_ended(
     tiny, cpu, stop: str, text: str, tokens: int, finish: str
 ) -> None:
-    (found,) = complete(parrot(tiny, b"abENDcd"), Bytes(), [b"p"], config(6, stop), cpu)
+    (found,) = complete(parrot(tiny, b"abENDcd"), ByteVocab(), [b"p"], config(6, stop), cpu)
     assert (found.prompt, found.text, found.tokens, found.finish) == (b"p", text, tokens, finish)
     assert found.elapsed_s > 0
 
 
 def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> None:
     prompts = [b"", "café".encode(), b"a longer prompt than that", b"a"]
-    model, vocab = tiny(memory=8), Bytes()
+    model, vocab = tiny(memory=8), ByteVocab()
 
     def settings(seed: int) -> GenerationConfig:
         return GenerationConfig(length=40, stop=("\ufffd",), sampling=SamplingConfig(seed=seed))
@@ -148,7 +148,7 @@ def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> Non
 
 @pytest.mark.parametrize(("prompt", "text"), [(b"a", " b a "), (b"a ", "b a "), (b"", "b a ")])
 def test_words_are_parted_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -> None:
-    vocab = Words([b"<eos>", b"a", b"b", b"<unk>"])
+    vocab = WordVocab([b"<eos>", b"a", b"b", b"<unk>"])
     (found,) = complete(parrot(tiny, bytes([2, 1])), vocab, [prompt], config(2), cpu)
     assert found.text == text
     streamed = stream_text(parrot(tiny, bytes([2, 1])), vocab, prompt, config(2), cpu)
@@ -156,4 +156,4 @@ def test_words_are_parted_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -
 
 
 def test_no_prompts_have_no_completions(tiny, cpu) -> None:
-    assert complete(tiny(), Bytes(), [], config(3), cpu) == []
+    assert complete(tiny(), ByteVocab(), [], config(3), cpu) == []

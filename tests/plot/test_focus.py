@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, State
@@ -74,7 +74,7 @@ def test_even_attention_spends_alike_on_what_is_there() -> None:
 def test_what_is_watched_is_what_the_model_computes() -> None:
     model, ids = tiny(memory=500), text(40)
     assert room.ASKED < 22
-    focus = look(model, Bytes(), ids, CPU, 22)
+    focus = look(model, ByteVocab(), ids, CPU, 22)
     assert focus.context == 18
     assert focus.tokens == [chr(id) for id in ids[18:]]
     whole = model.eval().focus(torch.from_numpy(ids).long()[None], model.initial_state(1))
@@ -88,7 +88,7 @@ def test_what_is_watched_is_what_the_model_computes() -> None:
 
 def test_reading_stops_once_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "READ", 16)
-    focus = look(tiny(), Bytes(), text(400), CPU, 20)
+    focus = look(tiny(), ByteVocab(), text(400), CPU, 20)
     assert focus.context == 64
     weights_TN = focus.weights[1]
     assert weights_TN.shape == (20, 40)
@@ -99,7 +99,7 @@ def test_reading_stops_once_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) 
 
 def test_dropout_is_off_and_the_mode_put_back() -> None:
     model, ids = tiny(dropout_hidden=0.5).train(), text(30)
-    first, second = (look(model, Bytes(), ids, CPU, 5).weights[1] for _ in range(2))
+    first, second = (look(model, ByteVocab(), ids, CPU, 5).weights[1] for _ in range(2))
     np.testing.assert_equal(first, second)
     assert model.training
 
@@ -107,7 +107,7 @@ def test_dropout_is_off_and_the_mode_put_back() -> None:
 def test_both_pictures_show_every_layer(
     tmp_path: Path, words: Callable[[Any], str], colours: Callable[[Path], int]
 ) -> None:
-    focus = look(tiny(), Bytes(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50)
+    focus = look(tiny(), ByteVocab(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50)
     for name, draw in (("trial", draw_focus), ("memory", draw_memory_use)):
         figure = draw(focus, "my_$run", "runs/my_run · commit abc")
         told = words(figure)
@@ -131,7 +131,7 @@ def test_the_heat_map_and_the_lines_hold_the_numbers() -> None:
 def test_a_single_token_and_more_than_fit_under_the_axis_are_drawn(
     tokens: int, tmp_path: Path
 ) -> None:
-    focus = look(tiny(), Bytes(), text(tokens), CPU, 200)
+    focus = look(tiny(), ByteVocab(), text(tokens), CPU, 200)
     assert len(focus.tokens) == tokens
     save(draw_focus(focus, "run", "origin"), tmp_path / "a.png")
     save(draw_memory_use(focus, "run", "origin"), tmp_path / "b.png")
@@ -164,14 +164,14 @@ class Blind(LanguageModel):
 
 def test_models_without_attention_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="family has no picture"):
-        look(Blind(), Bytes(), text(5), CPU, 5)
+        look(Blind(), ByteVocab(), text(5), CPU, 5)
     for settings in ({"attention_at": ()}, {"memory": 0}):
         with pytest.raises(UserError, match="no layer of this model attends"):
-            look(tiny(**settings), Bytes(), text(5), CPU, 5)
+            look(tiny(**settings), ByteVocab(), text(5), CPU, 5)
 
 
 def test_nothing_to_look_from_is_refused() -> None:
     with pytest.raises(UserError, match="at least one token"):
-        look(tiny(), Bytes(), text(5), CPU, 0)
+        look(tiny(), ByteVocab(), text(5), CPU, 0)
     with pytest.raises(UserError, match="at least one token"):
-        look(tiny(), Bytes(), text(0), CPU, 5)
+        look(tiny(), ByteVocab(), text(0), CPU, 5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparing.data.tokens import DataConfig
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.plot.figure import save
@@ -41,7 +41,7 @@ def make_run(
         data=DataConfig(corpus=corpus),
         train=TrainConfig(steps=10),
     )
-    folder = create(path, run, Bytes(), {"commit": "c0ffee", "device": "NVIDIA H200"})
+    folder = create(path, run, ByteVocab(), {"commit": "c0ffee", "device": "NVIDIA H200"})
     entries = [
         {"kind": "valid", **measured(bits + (10 - step) / 3, step), "elapsed_s": 6 * minutes * step}
         for step in range(1, 11)

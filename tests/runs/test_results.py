@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparing.data.tokens import DataConfig
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.cost import cost
 from sparing.models.sha_rnn import SHARNNConfig
@@ -43,7 +43,7 @@ def make_run(path: Path, *, vocab: str = "bytes", evaluate_bytes: int | None = N
         data=DataConfig(corpus="enwik8", vocab=vocab),  # type: ignore[arg-type]  # one of them
         train=TrainConfig(steps=30, seed=7, evaluate_bytes=evaluate_bytes),
     )
-    folder = create(path, run, Bytes(), {"device": "abacus"})
+    folder = create(path, run, ByteVocab(), {"device": "abacus"})
     loss = {"bits_per_byte": 2.0, "nats_per_token": 2 * 3 * math.log(2)}
     entries = [
         {"kind": "train", "step": s, "tokens": 1000 * s, "elapsed_s": 20.0 + 10 * s, **loss}

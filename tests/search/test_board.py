@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.search.small import searched_run
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.stack.patterns import cost_of
 from sparing.runs.folder import create
@@ -119,7 +119,7 @@ def test_a_folder_of_another_board_is_refused_by_name(
     old = as_stack(run, "ffff") if changed == "pattern" else run
     if changed == "steps":
         old = replace(run, train=replace(run.train, steps=5))
-    create(tmp_path / "board" / "searched-1-seed1", old, Bytes(), {})
+    create(tmp_path / "board" / "searched-1-seed1", old, ByteVocab(), {})
     with pytest.raises(UserError, match=f"searched-1-seed1 is of another board.*{changed}") as said:
         board([folder.path], run, tmp_path / "board", OPTIONS)
     assert "\n" not in str(said.value)

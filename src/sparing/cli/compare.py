@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
-from sparing.cli.options import Device, Json, Settings, Source, out_path, show_table, stopped
-from sparing.cli.train import named, settled
+from sparing.cli.options import (
+    Device,
+    Json,
+    Settings,
+    Source,
+    parse_out_path,
+    print_table,
+    report_stop,
+)
+from sparing.cli.train import apply_settings, load_recipe
 from sparing.errors import UserError
 from sparing.experiments.compare import CompareOptions, Comparison
 from sparing.experiments.compare import compare as run_comparison
@@ -29,7 +37,10 @@ def compare(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="PATH", parser=out_path, help="Folder for the table and its runs."
+            "--out",
+            metavar="PATH",
+            parser=parse_out_path,
+            help="Folder for the table and its runs.",
         ),
     ],
     tries: Annotated[
@@ -61,14 +72,14 @@ def compare(
     if minutes is not None and steps is not None:
         raise UserError("--minutes and --steps exclude each other")
     budget = [] if steps is None else [f"train.steps={steps}"]
-    base = settled(named(name), [*(settings or []), *budget], minutes, corpus)
+    base = apply_settings(load_recipe(name), [*(settings or []), *budget], minutes, corpus)
     train = TrainOptions(device=device, source=source, progress=not quiet)
     options = CompareOptions(seeds=seeds, train=train, tell=_tell)
     comparison = Comparison(variants(base, tries or []), out, options)
     signal, record = run_comparison(comparison)
     if signal:
-        return stopped(signal)
-    show_table(record, table, as_json=as_json)
+        return report_stop(signal)
+    print_table(record, table, as_json=as_json)
     _draw(comparison.finished(), out, "minutes" if base.train.minutes else "steps")
     return int(any(row["status"] == FAILED for row in record["rows"]))
 

@@ -1,4 +1,4 @@
-"""`sparing plot`: pictures of runs."""
+"""`sparing plot`: figures of runs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,8 +10,16 @@ import numpy.typing as npt
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, Source, given, out_path, refuse_strays
-from sparing.data.tokens import Split, tokens_from_text
+from sparing.cli.options import (
+    CheckpointName,
+    Device,
+    Json,
+    Source,
+    check_dependent_options,
+    given_options,
+    parse_out_path,
+)
+from sparing.data.tokens import Split, split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
@@ -29,7 +37,7 @@ What = Literal["curves", "focus", "context", "spans", "pi", "race"]
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
-BELONGS = {
+NEEDS = {
     "--x": ("--what curves",),
     "--line": ("--what curves",),
     "--text": ("--what focus",),
@@ -38,12 +46,12 @@ BELONGS = {
     "--checkpoint": ("--what focus", "--what context", "--what spans"),
     "--from": ("--what focus", "--what context"),
 }
-"""Options that mean nothing to the other pictures."""
+"""Options that apply to some figures only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
-    """What the pictures need besides the runs."""
+class PlotOptions:
+    """Options of the figures."""
 
     axis: XAxis | None
     lines: Sequence[str]
@@ -55,7 +63,7 @@ class Wish:
     device: str
 
     def hardware(self) -> Hardware:
-        """Where a model is asked; pictures of journals need none."""
+        """The device to run a model on; figures made from journals need none."""
         return device.pick(self.device, "float32")
 
 
@@ -65,46 +73,48 @@ def plot(
     what: Annotated[
         What,
         typer.Option(
-            help="Curves of training, focus of the attention, loss against context, spans, "
-            "the preferences of a search (pi), or runs on enwik8 against published ones (race)."
+            help="Training curves, attention (focus), loss against context, spans, "
+            "block probabilities of a search (pi), or enwik8 runs against published ones (race)."
         ),
     ] = "curves",
-    axis: Annotated[XAxis | None, typer.Option("--x", help="Axis of the curves.")] = None,
+    axis: Annotated[
+        XAxis | None, typer.Option("--x", help="Horizontal axis of the curves.")
+    ] = None,
     lines: Annotated[
         list[str] | None,
-        typer.Option("--line", metavar="BITS:LABEL", help="A level to compare the curves with."),
+        typer.Option("--line", metavar="BITS:LABEL", help="Horizontal line to compare with."),
     ] = None,
     text: Annotated[
-        str | None, typer.Option(help="Text to watch the attention on (else the valid split).")
+        str | None, typer.Option(help="Text for the attention figure; default: the valid split.")
     ] = None,
     length: Annotated[
-        int | None, typer.Option(help="Tokens to watch (focus), or longest context (context).")
+        int | None, typer.Option(help="Tokens to show (focus), or longest context (context).")
     ] = None,
     windows: Annotated[
-        int | None, typer.Option(help=f"Places to measure context at ({WINDOWS} by default).")
+        int | None, typer.Option(help=f"Windows to average over ({WINDOWS} by default).")
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="FILE",
-            parser=out_path,
-            help="Picture, others of its kind beside it; else RUN/plots/.",
+            parser=parse_out_path,
+            help="File to write; default: in RUN/plots/.",
         ),
     ] = None,
-    svg: Annotated[bool, typer.Option("--svg", help="Write SVG beside PNG.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Also write SVG.")] = False,
     checkpoint: CheckpointName = None,
     source: Source = None,
     target_device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Draw one or several runs; prints the path of each picture."""
-    refuse_strays(given(call) | {f"--what {what}"}, BELONGS)
-    # Before any work: whether there is matplotlib, and a place to write to.
+    """Draw figures of one or several runs and print their paths."""
+    check_dependent_options(given_options(call) | {f"--what {what}"}, NEEDS)
+    # Checks that matplotlib is installed before any work.
     new_figure(1, 1)
     folders = [open_run(run) for run in runs]
     path = _path(folders, what, out)
-    wish = Wish(
+    options = PlotOptions(
         axis=axis,
         lines=lines or [],
         text=text,
@@ -114,37 +124,39 @@ def plot(
         source=source,
         device=target_device,
     )
-    _report(DRAWERS[what](folders, wish, path, svg), as_json=as_json)
+    _report(DRAWERS[what](folders, options, path, svg), as_json=as_json)
 
 
 def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
     if len(folders) > 1 and what in ("focus", "spans", "pi"):
-        raise UserError(f"{what} is drawn for one run at a time, not for {len(folders)}")
+        raise UserError(f"--what {what} takes one run at a time, not {len(folders)}")
     if len(folders) > 1 and out is None:
-        raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
+        raise UserError(f"for a figure of {len(folders)} runs, add --out FILE")
     return target(out, folders[0].plots, what)
 
 
-def _curves(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    lines = [parse_line(line) for line in wish.lines]
+def _curves(
+    folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool
+) -> list[Path]:
+    lines = [parse_line(line) for line in options.lines]
     runs = [folder.path for folder in folders]
-    return save(draw_curves(runs, wish.axis or "steps", lines), path, svg=svg)
+    return save(draw_curves(runs, options.axis or "steps", lines), path, svg=svg)
 
 
-def _race(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+def _race(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
     return save(draw_race([folder.path for folder in folders]), path, svg=svg)
 
 
-def _pi(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
+def _pi(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
     (folder,) = folders
     return draw_search(folder, path, svg=svg)
 
 
-def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    (folder,), hardware = folders, wish.hardware()
-    model, vocab = load_model(folder, hardware, wish.checkpoint), folder.vocab()
-    queries = QUERIES if wish.length is None else wish.length
-    focus = look(model, vocab, _ids(folder, wish), hardware, queries)
+def _focus(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
+    (folder,), hardware = folders, options.hardware()
+    model, vocab = load_model(folder, hardware, options.checkpoint), folder.vocab()
+    queries = QUERIES if options.length is None else options.length
+    focus = look(model, vocab, _ids(folder, options), hardware, queries)
     name, about = short_names([folder.path])[0], origin(folder.path)
     beside = path.with_stem("memory" if path.stem == "focus" else f"{path.stem}-memory")
     return [
@@ -153,15 +165,15 @@ def _focus(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> l
     ]
 
 
-def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    (folder,), hardware = folders, wish.hardware()
+def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
+    (folder,), hardware = folders, options.hardware()
     # An imported run has no journal.
     diaries = read_diaries([folder.path]) if folder.metrics.exists() else []
-    if diaries and wish.checkpoint is None and not folder.checkpoints.exists():
-        # A published run comes without weights; its journal knows the spans all the same.
+    if diaries and options.checkpoint is None and not folder.checkpoints.exists():
+        # A run published without weights still has the spans in its journal.
         telemetry = last_noted(diaries[0])
     else:
-        telemetry = load_model(folder, hardware, wish.checkpoint).telemetry()
+        telemetry = load_model(folder, hardware, options.checkpoint).telemetry()
     name, about = short_names([folder.path])[0], origin(folder.path)
     figures = {path: draw_spans(head_windows(telemetry), name, about)}
     for diary in diaries:
@@ -169,23 +181,25 @@ def _spans(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> l
     return [file for place, figure in figures.items() for file in save(figure, place, svg=svg)]
 
 
-def _ids(folder: RunFolder, wish: Wish) -> npt.NDArray[Any]:
-    if wish.text is None:
-        return _valid(folder, wish.source).ids
-    return tokens_from_text(wish.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
+def _ids(folder: RunFolder, options: PlotOptions) -> npt.NDArray[Any]:
+    if options.text is None:
+        return _valid(folder, options.source).ids
+    return split_from_text(options.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
 
 
-def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) -> list[Path]:
-    curves, hardware = [], wish.hardware()
+def _context(
+    folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool
+) -> list[Path]:
+    curves, hardware = [], options.hardware()
     for name, folder in zip(short_names([f.path for f in folders]), folders, strict=True):
-        split = _valid(folder, wish.source)
-        length = min(CONTEXT, len(split.ids) - 1) if wish.length is None else wish.length
+        split = _valid(folder, options.source)
+        length = min(CONTEXT, len(split.ids) - 1) if options.length is None else options.length
         points = context_curve(
-            load_model(folder, hardware, wish.checkpoint),
+            load_model(folder, hardware, options.checkpoint),
             split,
             hardware,
             length=length,
-            windows=WINDOWS if wish.windows is None else wish.windows,
+            windows=WINDOWS if options.windows is None else options.windows,
             batch=folder.config().evaluate.batch,
         )
         about = f"{origin(folder.path)} · {points[0].count} places of the valid split"
@@ -193,7 +207,7 @@ def _context(folders: Sequence[RunFolder], wish: Wish, path: Path, svg: bool) ->
     return save(draw_context(curves), path, svg=svg)
 
 
-DRAWERS: dict[What, Callable[[Sequence[RunFolder], Wish, Path, bool], list[Path]]] = {
+DRAWERS: dict[What, Callable[[Sequence[RunFolder], PlotOptions, Path, bool], list[Path]]] = {
     "curves": _curves,
     "focus": _focus,
     "context": _context,

@@ -18,7 +18,7 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_another
 from sparing.runs.train import TrainOptions, rehearse
-from sparing.units import counted
+from sparing.units import pluralize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,14 +79,14 @@ class Comparison:
         """`compare.json` and `compare.md`, as things stand."""
         told = self.to_json()
         files.write_json(self.out / "compare.json", told)
-        with files.writing(self.out / "compare.md") as scratch:
+        with files.atomic_write(self.out / "compare.md") as scratch:
             scratch.write_text(table(told["rows"], told["notes"]), encoding="utf-8")
         return told
 
     def to_json(self) -> dict[str, Any]:
         """Rows best first, and where they come from."""
         base, about = self.standing[0].run, origins(self.trials)
-        first = f"{_offer(base)}, {counted(self.options.seeds, 'seed')}{_origin(about)}."
+        first = f"{_offer(base)}, {pluralize(self.options.seeds, 'seed')}{_origin(about)}."
         return {
             "rows": rows(self.trials, self.record, self.sizes),
             "notes": [first, *notes(self.trials, self.record)],
@@ -100,7 +100,7 @@ class Comparison:
 
 def compare(comparison: Comparison) -> tuple[int, dict[str, Any]]:
     """Train whoever is missing, one after the other; the signal that ended it (or 0), a record."""
-    with files.locked(comparison.out), relaying() as relay:
+    with files.lock_folder(comparison.out), relaying() as relay:
         comparison.recall()
         for trial in comparison.missing():
             _refuse_taken(trial.path)
@@ -175,7 +175,7 @@ def _refuse_another(out: Path, trials: Sequence[Trial]) -> None:
 def _refuse_taken(path: Path) -> None:
     """Somebody who trains there would make ours fail, and share the device with the next one."""
     if path.exists():
-        with files.locked(path):
+        with files.lock_folder(path):
             pass
 
 

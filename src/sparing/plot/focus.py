@@ -14,8 +14,8 @@ from torch import Tensor
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.context import buckets
-from sparing.evaluate.window import measuring, on_device
+from sparing.evaluate.context import context_buckets
+from sparing.evaluate.window import eval_mode, to_device
 from sparing.models.api import LanguageModel, Output, State, size_bytes
 from sparing.plot.figure import GREY, dress, new_figure, pen, plain, small_print
 
@@ -57,7 +57,7 @@ def look(
         raise UserError(f"need at least one token to look from, not {min(queries, len(ids))}")
     queries = min(queries, len(ids))
     found: dict[int, list[Array]] = {}
-    with measuring(model, hardware):
+    with eval_mode(model, hardware):
         state, context = _filled(model, ids, len(ids) - queries)
         asked = ids[context : context + queries]
         for piece_BT in _pieces(model, asked, ASKED):
@@ -81,7 +81,7 @@ def by_distance(weights_TS: Array) -> Array:
 
 def distance_buckets(reach: int) -> list[tuple[int, int]]:
     """Ranges that cover the distances 0 to `reach` - 1, two to each doubling."""
-    return [(0, 0), *(buckets(reach - 1) if reach > 1 else [])]
+    return [(0, 0), *(context_buckets(reach - 1) if reach > 1 else [])]
 
 
 def strongest(weights_TN: Array) -> Array:
@@ -167,7 +167,7 @@ def _filled(model: LanguageModel, ids: npt.NDArray[Any], limit: int) -> tuple[St
 
 def _pieces(model: LanguageModel, ids: npt.NDArray[Any], length: int) -> Iterator[Tensor]:
     for begin in range(0, len(ids), length):
-        yield on_device(ids[None, begin : begin + length].astype(np.int64), model.device)
+        yield to_device(ids[None, begin : begin + length].astype(np.int64), model.device)
 
 
 def _after(model: LanguageModel, tokens_BT: Tensor, state: State) -> State:

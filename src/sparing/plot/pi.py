@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
-from sparing.files import writing
+from sparing.files import atomic_write
 from sparing.models.stack.config import BRANCHES
 from sparing.plot.figure import dress, new_figure, pen, plain, small_print
 from sparing.plot.series import Diary, series
@@ -102,7 +102,7 @@ def save_film(diary: Diary, path: Path) -> Path:
     chosen = thinned(frames(diary), FRAMES)
     pictures = [_picture(draw_pi(frame, diary.name, diary.origin)) for frame in chosen]
     stay_ms = [FRAME_MS] * (len(pictures) - 1) + [LAST_MS]
-    with writing(path) as scratch:
+    with atomic_write(path) as scratch:
         pictures[0].save(
             scratch,
             format="GIF",

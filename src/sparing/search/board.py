@@ -12,7 +12,7 @@ from sparing import device, files
 from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.loss import carried
+from sparing.evaluate.loss import evaluate_streams
 from sparing.models.cost import cost
 from sparing.models.stack.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
 from sparing.models.supernet.config import SupernetConfig
@@ -122,7 +122,7 @@ def board(
 def write(record: Mapping[str, Any], out: Path) -> None:
     """`board.json`, `board.md` and, where matplotlib is installed, `pareto.png`."""
     files.write_json(out / "board.json", record)
-    with files.writing(out / "board.md") as scratch:
+    with files.atomic_write(out / "board.md") as scratch:
         scratch.write_text(table(record["rows"], record["notes"]), encoding="utf-8")
     points = [
         Point(row["name"], row["kind"], row["train_ms"], row["valid"], row["valid_spread"])
@@ -236,7 +236,7 @@ def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardwa
     tokens = prepare_for_run(folder, run.data, options.source, progress=False)
     protocol = "bytes" if run.data.newlines else "no-newlines"
     model, step = load_at(folder, hardware)
-    found = carried(
+    found = evaluate_streams(
         model,
         tokens.split("test"),
         hardware,
