@@ -15,7 +15,7 @@ from sparing.device import is_out_of_memory, limit_to_free_ram, pick
 
 
 def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = memory._sizes(Path("/proc/self/status"))["VmData"]
+    held = memory._read_sizes(Path("/proc/self/status"))["VmData"]
     monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: held + 2**28)
     with limit_to_free_ram():
         torch.empty(2**27, dtype=torch.uint8)

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from sparing.errors import UserError
 from sparing.files import (
+    atomic_folder,
     atomic_write,
     claim_folder,
     lock_folder,
@@ -102,7 +104,7 @@ def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
         thread.start()
         time.sleep(0.1)
         order.append("first")
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert order == ["first", "second"]
 
 
@@ -112,15 +114,15 @@ def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
     def hold() -> None:
         with lock_folder(tmp_path):
             held.set()
-            let_go.wait(10)
+            let_go.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
+    held.wait(60)
     with pytest.raises(UserError, match="in use"), lock_folder(tmp_path, wait_s=0.1):
         pass
     threading.Timer(0.1, let_go.set).start()
-    with lock_folder(tmp_path, wait_s=10):
+    with lock_folder(tmp_path, wait_s=60):
         pass
     thread.join()
 
@@ -155,19 +157,19 @@ def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_pa
     def fail() -> None:
         with claim_folder(folder):
             held.set()
-            waiting.wait(10)
+            waiting.wait(60)
             time.sleep(0.2)
             raise UserError("no")
 
     with ThreadPoolExecutor() as pool:
         failing = pool.submit(fail)
-        held.wait(10)
+        held.wait(60)
         waiting.set()
-        with claim_folder(folder, wait_s=10):
+        with claim_folder(folder, wait_s=60):
             assert (folder / ".lock").exists()
             with pytest.raises(UserError, match="in use"), claim_folder(folder):
                 pass
-        assert isinstance(failing.exception(timeout=10), UserError)
+        assert isinstance(failing.exception(timeout=60), UserError)
 
 
 def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
@@ -178,3 +180,53 @@ def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught, atomic_write(wanted) as scratch:
         scratch.open()
     assert caught.value.filename == str(wanted)
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "new" / "folder") as scratch:
+        (scratch / "file").write_text("whole")
+        assert not (tmp_path / "new" / "folder").exists()
+    assert (tmp_path / "new" / "folder" / "file").read_text() == "whole"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]
+
+
+def half_a_folder(folder: Path) -> None:
+    with atomic_folder(folder) as scratch:
+        (scratch / "file").write_text("half")
+        raise RuntimeError
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        half_a_folder(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_first_to_finish_wins(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "folder") as scratch:
+        (scratch / "file").write_text("late")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "file").write_text("early")
+    assert (tmp_path / "folder" / "file").read_text() == "early"
+
+
+def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from sparing.files import atomic_folder\n"
+        "with atomic_folder(Path(sys.argv[1])) as scratch:\n"
+        "    (scratch / 'file').write_text('half'); time.sleep(120)\n"
+    )
+    source = str(Path(__file__).parents[1] / "src")
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "new" / "folder")],
+        env=os.environ | {"PYTHONPATH": source},
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("new/.folder.*/file")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "new" / "folder").exists()
+    with atomic_folder(tmp_path / "new" / "folder") as scratch:
+        (scratch / "file").write_text("whole")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sparing import launch
 from sparing.errors import UserError
 from sparing.launch import Launch, current_launch, launched_at, seconds_since_start
 
@@ -27,7 +28,8 @@ def say(monkeypatch: pytest.MonkeyPatch, **said: str) -> Launch:
 
 def test_without_a_launcher_a_process_is_alone() -> None:
     assert current_launch() == Launch(rank=0, size=1, local_rank=0, nodes=1, id=None)
-    assert abs(launched_at() - datetime.now(UTC)) < timedelta(seconds=5)
+    before = datetime.now(UTC)
+    assert before <= launched_at() <= datetime.now(UTC)
 
 
 def test_torchrun_tells_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +46,10 @@ def test_without_a_name_a_launch_is_known_by_its_launcher(monkeypatch: pytest.Mo
     assert found.id is not None
     assert f":{os.getppid()}:" in found.id
     assert found == current_launch()
-    # Every process of the launcher names a run alike.
-    assert abs(launched_at() - launched_at()) < timedelta(milliseconds=100)
-    assert launched_at() < datetime.now(UTC)
+    # Every process of the launcher gives a run the same name: the time the launcher started.
+    monkeypatch.setattr(launch, "seconds_since_start", {os.getppid(): 100.0}.get)
+    before = datetime.now(UTC)
+    assert before <= launched_at() + timedelta(seconds=100) <= datetime.now(UTC)
 
 
 def test_several_machines_without_a_name_have_none_in_common(
@@ -98,5 +101,5 @@ sys.exit(run())
 def test_a_busy_thread_neither_holds_up_the_end_nor_changes_it() -> None:
     place = {"RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", BUSY]
-    ended = subprocess.run(command, env=os.environ | place, timeout=60, capture_output=True)
+    ended = subprocess.run(command, env=os.environ | place, timeout=600, capture_output=True)
     assert (ended.returncode, ended.stderr) == (3, b"")

@@ -245,9 +245,9 @@ def test_a_symbol_never_seen_in_training(sparing: Sparing, corpus: Path, tmp_pat
     path = tmp_path / "symbols"
     more = settings("data.vocab=symbols")
     sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
-    refused(sparing("score", path, "--text", "Ω"), "never seen")
+    refused(sparing("score", path, "--text", "Ω"), "does not occur in the training text")
     said = sparing("generate", path, "--prompt", "Ω")
-    refused(said, "never seen")
+    refused(said, "does not occur in the training text")
     assert not said.out
 
 
@@ -325,4 +325,4 @@ def test_what_several_processes_would_do_twice_is_refused(
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused(sparing(verb, "x"), f"{verb} is for one process")
+    refused(sparing(verb, "x"), f"{verb} runs in one process only")

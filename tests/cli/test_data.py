@@ -44,7 +44,11 @@ def test_a_copy_that_is_not_read_is_told_of_and_how_it_would_be(
     again = sparing(*words)
     assert again.status == 0
     assert again.err.count("\n") == 1
-    for said in (f"already, in {folder}", f"--from {corpus} is not read", "remove that folder"):
+    for said in (
+        f"already tokenized in {folder}",
+        f"--from {corpus} is not read",
+        "remove that folder",
+    ):
         assert said in again.err
     shutil.rmtree(folder)
     assert sparing(*words).status == 2

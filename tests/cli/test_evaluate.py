@@ -53,7 +53,7 @@ def test_what_would_be_ignored_is_refused(run: Path, sparing: Sparing) -> None:
 def test_settings_that_do_not_matter_here_are_refused(
     setting: str, run: Path, sparing: Sparing
 ) -> None:
-    refused(sparing("evaluate", run, "--set", setting), setting, "would change nothing")
+    refused(sparing("evaluate", run, "--set", setting), setting, "has no effect here")
 
 
 def test_a_setting_cannot_be_given_in_two_ways(run: Path, sparing: Sparing) -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_be_dealt_out_is_refused_among_several(
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = sparing("evaluate", run, *option)
     assert said.status == 2
-    assert said.err == f"sparing: {option[0]} is for one process; run it without torchrun\n"
+    assert said.err == f"sparing: {option[0]} runs in one process only; start it without torchrun\n"
 
 
 def test_a_figure_is_of_the_weights_it_was_made_with(

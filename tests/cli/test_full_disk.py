@@ -62,7 +62,7 @@ def python(
     return subprocess.run(
         [*within, sys.executable, "-c", program, *map(str, words)],
         env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 

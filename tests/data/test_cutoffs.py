@@ -123,9 +123,9 @@ def test_counts_too_large_for_whole_numbers_are_cut_alike() -> None:
 
 
 def test_a_large_vocabulary_takes_a_moment() -> None:
-    started_at = time.perf_counter()
+    started_at = time.process_time()
     found = optimal_cutoffs(zipf_counts(267_735), CutoffConfig(clusters=3, align=1))
-    assert time.perf_counter() - started_at < 15
+    assert time.process_time() - started_at < 15
     assert 0.05 < found.cost / found.plain < 0.15
 
 
@@ -140,7 +140,7 @@ def test_counts_are_counted() -> None:
         ({"clusters": 0}, "clusters must be at least 1"),
         ({"align": 0}, "align must be"),
         ({"least_head": 0}, "at least 1 word"),
-        ({"dim": 8, "shrink": 3}, "no width of 8 for cluster 3"),
+        ({"dim": 8, "shrink": 3}, "dim 8 leaves no width for cluster 3"),
     ],
 )
 def test_impossible_wishes_are_refused(wrong: dict[str, int], words: str) -> None:
@@ -165,9 +165,9 @@ def test_wikitext_2_is_cut_where_the_report_says(monkeypatch: pytest.MonkeyPatch
     vocab = train_vocab("words", text)
     counts = count_ids(vocab.encode(text), vocab.size)
     expected = {1: ((3663,), 25.6), 2: ((1015, 9184), 14.0), 3: ((433, 4282, 13523), 9.6)}
-    started_at = time.perf_counter()
+    started_at = time.process_time()
     for clusters, (cutoffs, percent) in expected.items():
         found = optimal_cutoffs(counts, CutoffConfig(clusters=clusters, align=1))
         assert found.cutoffs == cutoffs
         assert 100 * found.cost / found.plain == pytest.approx(percent, abs=0.05)
-    assert time.perf_counter() - started_at < 2
+    assert time.process_time() - started_at < 2

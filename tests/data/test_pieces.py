@@ -88,7 +88,7 @@ def test_kinds_choose_the_style() -> None:
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_an_impossible_size_is_refused_in_one_line(size: int) -> None:
     pytest.importorskip("sentencepiece")
-    with pytest.raises(UserError, match=f"cannot learn {size} pieces") as caught:
+    with pytest.raises(UserError, match=f"cannot make {size} pieces") as caught:
         PieceVocab.train(TEXT, size)
     assert "\n" not in str(caught.value)
 

@@ -16,7 +16,7 @@ from sparing.data.stream import (
     Segment,
     Stream,
     StreamConfig,
-    _lengths,
+    _draw_lengths,
     prefetch,
 )
 from sparing.data.tokens import Split
@@ -40,7 +40,7 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         length_std=draw(st.sampled_from([0.0, 5.0, 40.0])),
         halved=draw(st.sampled_from([0.0, 0.05, 1.0])),
         longest=draw(st.sampled_from([None, 1, 25])),
-        filled=draw(st.booleans()),
+        pad_last=draw(st.booleans()),
         random_epoch_offset=draw(st.booleans()),
     )
     least = config.batch * config.segment
@@ -163,7 +163,7 @@ def test_a_filled_segment_reads_on_and_counts_no_more() -> None:
 
 def lengths(count: int, segment: int, **settings: float) -> np.ndarray:
     config = StreamConfig(batch=1, segment=segment, randomised=True, **settings)
-    return _lengths(np.random.default_rng(1), config, count)
+    return _draw_lengths(np.random.default_rng(1), config, count)
 
 
 def test_randomised_lengths_are_distributed_as_published() -> None:

@@ -111,7 +111,7 @@ def test_folders_are_named_after_corpus_and_vocabulary(corpus: Path, cache: Path
 
 def test_a_failure_leaves_no_folder(corpus: Path, cache: Path) -> None:
     corpus.write_bytes(b"a" * 1000 + b"b" * 100)
-    with pytest.raises(UserError, match="never seen in training"):
+    with pytest.raises(UserError, match="does not occur in the training text"):
         prepare(config(corpus, vocab="symbols"), progress=False)
     assert list((cache / "tokens").iterdir()) == []
 

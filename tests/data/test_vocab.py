@@ -105,7 +105,9 @@ def test_word_tokens_are_words_plus_line_ends(text: str) -> None:
     [("symbols", b"abz", r"b'z' \(0x7a\)"), ("characters", "abé".encode(), r"'é' \(U\+00E9\)")],
 )
 def test_an_unseen_symbol_is_named_with_the_remedy(kind: str, text: bytes, symbol: str) -> None:
-    with pytest.raises(UserError, match=f"{symbol} was never seen in training.*vocab=bytes"):
+    with pytest.raises(
+        UserError, match=f"{symbol} does not occur in the training text.*vocab=bytes"
+    ):
         train_vocab(kind, b"ab").encode(text)
 
 

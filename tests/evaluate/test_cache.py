@@ -16,7 +16,8 @@ from sparing.evaluate.cache import Cache, CacheConfig, evaluate_with_cache
 from sparing.evaluate.loss import evaluate_streams
 
 again = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -14,7 +14,8 @@ from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
 
 again = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -177,7 +178,7 @@ def test_either_way_the_report_counts_the_whole_split(tiny, split, cpu) -> None:
         evaluate_windows(tiny(), split(41), cpu, window=8, stride=3),
     ):
         assert (found.tokens, found.size_bytes, found.words) == (41, 82, 8)
-        assert 0 < found.elapsed_s < 60
+        assert found.elapsed_s > 0
 
 
 def test_progress_is_silent_where_nobody_watches(tiny, split, cpu, capsys) -> None:

@@ -17,7 +17,8 @@ TEXTS = [b"a", b"the longest of all these texts", b"one more", b"exactly8", b"a"
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     texts=st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=7),

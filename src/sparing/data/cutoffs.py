@@ -79,7 +79,7 @@ class Cuts(NamedTuple):
 
 
 def count_ids(ids: npt.NDArray[Any], words: int) -> Ints:
-    """Count how counts each of `words` ids occurs."""
+    """Count how often each of `words` ids occurs."""
     counts = np.zeros(words, np.int64)
     for begin in range(0, len(ids), CHUNK):
         counts += np.bincount(ids[begin : begin + CHUNK], minlength=words)
@@ -133,7 +133,7 @@ def optimal_cutoffs(counts: Sequence[int] | Ints, config: CutoffConfig) -> Cuts:
 def _check_counts(counts: Sequence[int] | Ints) -> Ints:
     found = np.asarray(counts, np.int64)
     if found.size == 0 or found.min() < 0 or found.sum() == 0:
-        raise UserError("cut-offs need the words of a text and how counts each occurs")
+        raise UserError("cut-offs need the words of a text and how often each occurs")
     return found
 
 

@@ -70,7 +70,7 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 @contextmanager
 def eval_mode(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
-    """Evaluate without dropout and gradients in the hardware's precision; restore the mode after."""
+    """Switch off dropout and gradients, set the precision, and restore the mode afterwards."""
     training = model.training
     model.eval()
     try:

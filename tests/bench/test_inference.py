@@ -1,14 +1,25 @@
+"""Benchmarks of evaluation and generation."""
+
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from tests.bench.small import CPU, small_run
 
-from sparing.bench import generate as bench
-from sparing.bench.inference import GenerateOptions, Writer, bench_generate
+from sparing.bench import inference as bench
+from sparing.bench.inference import (
+    MOST_SEGMENTS,
+    EvaluateOptions,
+    GenerateOptions,
+    Writer,
+    bench_evaluate,
+    bench_generate,
+)
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, Output, State
 from sparing.runs.build import build_model
+from sparing.runs.recipes import recipe
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +93,37 @@ class Hoarder(LanguageModel):
 
 
 def test_a_state_without_bound_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "FULL_WITHIN", 100)
+    monkeypatch.setattr(bench, "MOST_TOKENS", 100)
     run, hoarder = small_run(), Hoarder()
     hoarder.head = build_model(run).head
     options = GenerateOptions(positions=())
     with pytest.raises(UserError, match="state still grows after 112 tokens"):
         bench_generate(hoarder, run, CPU, options)
+
+
+def test_both_ways_are_timed_with_memory_full() -> None:
+    run = recipe("enwik8_transformer_xl")
+    run = replace(run, model=replace(run.model, dim=16, depth=1, heads=2, head_dim=4, ff_dim=16))
+    options = EvaluateOptions(memory=20, segment=3, rounds=2)
+    figures = bench_evaluate(run, CPU, options)
+    assert figures["cached_state_bytes"] == 20 * 2 * 8 * 4
+    assert figures["reprojected_state_bytes"] == 20 * 16 * 4
+    assert figures["ratio"] > 0
+
+
+def test_other_families_and_bad_sizes_are_refused() -> None:
+    with pytest.raises(UserError, match="no memory to project"):
+        bench_evaluate(recipe("enwik8_sha_rnn"), CPU, EvaluateOptions())
+    with pytest.raises(UserError, match="segment must be at least 1"):
+        EvaluateOptions(segment=0)
+    EvaluateOptions(memory=4 * MOST_SEGMENTS - 1, segment=4)
+    with pytest.raises(UserError, match="not full after"):
+        EvaluateOptions(memory=4 * MOST_SEGMENTS, segment=4)
+
+
+@pytest.mark.soak
+def test_cached_evaluation_costs_at_most_a_third_at_memory_2048() -> None:
+    run = recipe("enwik8_transformer_xl")
+    run = replace(run, model=replace(run.model, depth=2))
+    figures = bench_evaluate(run, CPU, EvaluateOptions(rounds=9))
+    assert figures["ratio_of_least"] <= 1 / 3

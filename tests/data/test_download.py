@@ -1,7 +1,6 @@
-""""""
+"""Downloads: resumed, verified, given up."""
 
 import hashlib
-import lzma
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,12 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.data.conftest import PARTS, TEXT, zip_of
 
-from sparing.data import fetch
-from sparing.data.corpora import SPLITS
+from sparing.data import download as module
 from sparing.data.download import download
-from sparing.data.splits import cache_dir, fingerprint, read_splits
 from sparing.errors import UserError
 
 CONTENT = bytes(range(256)) * 40
@@ -65,7 +61,7 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setattr(fetch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
     with Host() as host:
         thread = threading.Thread(target=host.serve_forever, args=(0.01,))
         thread.start()
@@ -115,10 +111,10 @@ def test_a_server_without_ranges_sends_all_again(host: Host, tmp_path: Path) -> 
 
 def test_a_hopeless_server_is_given_up(host: Host, tmp_path: Path) -> None:
     host.ranged, host.most = False, 100
-    with pytest.raises(UserError, match=r"cannot download http://.*run it again"):
+    with pytest.raises(UserError, match=r"cannot download http://.*run the command again"):
         download(host.url, tmp_path / "text.zip", progress=False)
     assert not (tmp_path / "text.zip").exists()
-    assert len(host.asked) == fetch.ATTEMPTS + 1
+    assert len(host.asked) == module.ATTEMPTS + 1
 
 
 def test_a_wrong_checksum_names_both_and_leaves_nothing(host: Host, tmp_path: Path) -> None:
@@ -139,7 +135,7 @@ def test_a_server_that_is_not_there(
 ) -> None:
     url = host.url
     host.server_close()
-    monkeypatch.setattr(fetch, "ATTEMPTS", 2)
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
     with pytest.raises(UserError, match="cannot download"):
         download(url, tmp_path / "text.zip", progress=False)
 
@@ -152,67 +148,3 @@ def test_progress_is_shown_on_a_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     download(host.url, tmp_path / "text.zip", progress=True)
     assert ("text.zip" in capsys.readouterr().err) == terminal
-
-
-def test_the_cache_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
-    assert cache_dir() == tmp_path
-    monkeypatch.delenv("SPARING_HOME")
-    assert cache_dir() == Path.home() / ".cache" / "sparing"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [TEXT, lzma.compress(TEXT), zip_of({"digits": TEXT, "readme": b"x"})],
-    ids=["plain", "xz", "zip"],
-)
-@pytest.mark.usefixtures("digits")
-def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "copy").write_bytes(data)
-    splits = read_splits("digits", tmp_path / "copy")
-    assert splits == {"train": TEXT[:80], "valid": TEXT[80:90], "test": TEXT[90:]}
-
-
-@pytest.mark.parametrize("pattern", ["wiki-v1/wiki.{}.tokens", "{}.txt"])
-@pytest.mark.usefixtures("wiki")
-def test_member_files_become_splits(tmp_path: Path, pattern: str) -> None:
-    archive = zip_of({pattern.format(split): text for split, text in PARTS.items()})
-    (tmp_path / "copy").write_bytes(archive)
-    assert read_splits("wiki", tmp_path / "copy") == PARTS
-    folder = tmp_path / "unpacked"
-    folder.mkdir()
-    for split, text in PARTS.items():
-        (folder / Path(pattern.format(split)).name).write_bytes(text)
-    assert read_splits("wiki", folder) == PARTS
-
-
-@pytest.mark.usefixtures("digits", "wiki")
-def test_wrong_copies_are_refused_and_left_alone(tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    copy.write_bytes(TEXT[::-1])
-    with pytest.raises(UserError, match=r"wrong checksum .* expected sha256:.* found sha256:"):
-        read_splits("digits", copy)
-    copy.write_bytes(TEXT[:-1])
-    with pytest.raises(UserError, match="holds 99 bytes, but digits has 100"):
-        read_splits("digits", copy)
-    copy.write_bytes(zip_of({"wiki.valid.tokens": PARTS["valid"]}))
-    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens or train\.txt"):
-        read_splits("wiki", copy)
-    with pytest.raises(UserError, match="is missing"):
-        read_splits("digits", tmp_path / "nowhere")
-    assert copy.exists()
-
-
-def test_part_of_text8_has_a_name_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "text8_first_1000").write_bytes(b"a prefix  " * 100)
-    with pytest.raises(UserError, match=r"1,000 bytes, but text8 has .*the name text8-prefix"):
-        read_splits("text8", tmp_path / "text8_first_1000")
-    splits = read_splits("text8-prefix", tmp_path)
-    assert [len(splits[split]) for split in SPLITS] == [900, 50, 50]
-    with pytest.raises(UserError, match="no public home"):
-        fingerprint("text8-prefix")
-
-
-def test_half_of_wikitext_103_is_refused(shared_data: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens"):
-        read_splits("wikitext-103", shared_data / "wikitext-103-valid-test.tar.xz")

@@ -1,10 +1,9 @@
-"""The benchmark of unused limits, at a size of no meaning."""
+"""Micro-benchmarks: cut-offs and span limits."""
 
 import pytest
 import torch
-from sparing.bench.span import SPAN
 
-from sparing.bench.micro import bench_span
+from sparing.bench.micro import SPAN, TOKENS, bench_cutoffs, bench_span, zipf_counts
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig, with_settings
@@ -29,5 +28,23 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(UserError, match="is a "):
         bench_span(recipe("quickstart"), CPU, (256, 64), 2)
     for limits in ((64, 64), (16, 64)):
-        with pytest.raises(UserError, match="two limits"):
+        with pytest.raises(UserError, match="two different limits"):
             bench_span(small(), CPU, limits, 2)
+
+
+def test_words_by_zipfs_law_are_as_many_as_asked_for() -> None:
+    counts = zipf_counts(1000)
+    assert len(counts) == 1000
+    assert counts.sum() == pytest.approx(TOKENS, rel=1e-4)
+    assert counts[0] == pytest.approx(10 * counts[9], rel=1e-3)
+    assert (counts[:-1] >= counts[1:]).all()
+
+
+def test_each_number_of_clusters_has_its_figures() -> None:
+    found = bench_cutoffs(zipf_counts(500), most=2, turns=2)
+    assert list(found) == ["1 cluster", "2 clusters"]
+    assert len(found["2 clusters"]["cutoffs"]) == 2
+    assert found["2 clusters"]["of_plain"] < found["1 cluster"]["of_plain"] < 1
+    assert found["1 cluster"]["elapsed_s"] > 0
+    with pytest.raises(UserError, match="turns and clusters must be at least 1"):
+        bench_cutoffs(zipf_counts(500), turns=0)
