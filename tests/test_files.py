@@ -1,4 +1,4 @@
-"""Files are whole or absent, errors name them, and locks are waited for or refused."""
+"""Atomic writes, errors that name the file, and locks."""
 
 import errno
 import json
@@ -43,12 +43,12 @@ def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_bytes_are_written_whole(tmp_path: Path) -> None:
+def test_all_bytes_of_a_memoryview_are_written(tmp_path: Path) -> None:
     write_bytes(tmp_path / "file", memoryview(b"abcdef").cast("H"))
     assert (tmp_path / "file").read_bytes() == b"abcdef"
 
 
-def test_bytes_that_do_not_fit_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_an_incomplete_write_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from sparing.files import write_bytes\n"
@@ -78,7 +78,7 @@ def test_damaged_json_is_one_line(content: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [[], [1], "text", 3, None, True])
-def test_an_object_is_demanded(data: object, tmp_path: Path) -> None:
+def test_json_that_is_no_object_is_refused(data: object, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(json.dumps(data))
     with pytest.raises(UserError, match=r"file\.json is damaged"):
@@ -87,12 +87,12 @@ def test_an_object_is_demanded(data: object, tmp_path: Path) -> None:
     assert read_object(path) == {"a": 1}
 
 
-def test_a_held_folder_is_refused(tmp_path: Path) -> None:
+def test_a_locked_folder_is_refused(tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(UserError, match="in use"), lock_folder(tmp_path):
         pass
 
 
-def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
@@ -108,7 +108,7 @@ def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
-def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
+def test_a_lock_is_waited_for_up_to_a_limit(tmp_path: Path) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -132,7 +132,7 @@ def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
     ([], ["config.json"], [".lock", "config.json"]),
     (["notes"], [], [".lock", "notes"]),
 ])  # fmt: skip
-def test_a_folder_made_in_vain_goes_again_and_others_stay(
+def test_a_new_folder_is_removed_if_nothing_was_written(
     before: list[str], written: list[str], left: list[str] | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -151,7 +151,7 @@ def test_a_folder_made_in_vain_goes_again_and_others_stay(
     assert (sorted(os.listdir(folder)) if folder.exists() else None) == left
 
 
-def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_path: Path) -> None:
+def test_a_waiting_process_locks_a_folder_that_was_removed_meanwhile(tmp_path: Path) -> None:
     folder, held, waiting = tmp_path / "run", threading.Event(), threading.Event()
 
     def fail() -> None:
@@ -172,7 +172,7 @@ def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_pa
         assert isinstance(failing.exception(timeout=60), UserError)
 
 
-def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+def test_an_error_names_the_target_file(tmp_path: Path) -> None:
     wanted = tmp_path / "picture.png"
     with pytest.raises(FileNotFoundError) as caught, atomic_write(wanted) as scratch:
         (scratch / "no folder").write_text("")
@@ -182,7 +182,7 @@ def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     assert caught.value.filename == str(wanted)
 
 
-def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "new" / "folder") as scratch:
         (scratch / "file").write_text("whole")
         assert not (tmp_path / "new" / "folder").exists()
@@ -196,13 +196,13 @@ def half_a_folder(folder: Path) -> None:
         raise RuntimeError
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         half_a_folder(tmp_path / "new" / "folder")
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_the_first_to_finish_wins(tmp_path: Path) -> None:
+def test_the_first_folder_to_be_finished_is_kept(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "folder") as scratch:
         (scratch / "file").write_text("late")
         (tmp_path / "folder").mkdir()
@@ -210,7 +210,7 @@ def test_the_first_to_finish_wins(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "file").read_text() == "early"
 
 
-def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
+def test_the_temporary_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from sparing.files import atomic_folder\n"
         "with atomic_folder(Path(sys.argv[1])) as scratch:\n"

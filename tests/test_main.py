@@ -1,4 +1,4 @@
-"""The way in: an interrupt before anything is under way."""
+"""The entry point: Ctrl-C during imports."""
 
 import os
 import subprocess

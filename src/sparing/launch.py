@@ -1,4 +1,4 @@
-"""How this process was started: by itself, or as one of several by torchrun.
+"""How this process was started: alone, or as one of several by torchrun.
 
 torchrun, or SLURM's `srun` with the same variables set, describes it in the environment.
 """

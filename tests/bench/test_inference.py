@@ -33,7 +33,7 @@ def measured(**options: Any) -> dict[str, Any]:
     return bench_generate(build_model(run), run, CPU, settings)
 
 
-def test_the_report_is_complete() -> None:
+def test_the_report_of_generation_is_complete() -> None:
     figures = measured(batch=2)
     assert [place["position"] for place in figures["positions"]] == [48, 60, 200]
     for place in figures["positions"]:
@@ -46,12 +46,12 @@ def test_the_report_is_complete() -> None:
     assert (figures["length"], figures["rounds"], figures["batch"]) == (3, 2, 2)
 
 
-def test_the_state_stays_as_large_as_when_memory_was_first_full() -> None:
+def test_the_state_does_not_grow_once_memory_is_full() -> None:
     sizes = {place["state_bytes"] for place in measured()["positions"]}
     assert sizes == {4 * 8 * (2 * 2 + 20)}
 
 
-def test_a_writer_reads_what_it_writes_and_leaves_its_copies_alone() -> None:
+def test_writing_does_not_change_a_copy_of_the_writer() -> None:
     run = small_run()
     writer = Writer(build_model(run).eval(), run.model.vocab_size, 1, CPU)
     list(writer.fill())
@@ -63,7 +63,7 @@ def test_a_writer_reads_what_it_writes_and_leaves_its_copies_alone() -> None:
     assert not torch.equal(writer.state["blocks.0.hidden"], before["blocks.0.hidden"])
 
 
-def test_skipping_stops_at_the_very_position() -> None:
+def test_skip_to_stops_at_the_given_position() -> None:
     run = small_run()
     writer = Writer(build_model(run).eval(), run.model.vocab_size, 1, CPU)
     assert len(list(writer.skip_to(37))) == 2
@@ -76,7 +76,7 @@ def test_a_position_before_memory_is_full_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["length", "rounds", "batch"])
-def test_nothing_to_measure_is_refused(name: str) -> None:
+def test_sizes_below_one_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be at least 1, not 0"):
         measured(**{name: 0})
 
@@ -92,7 +92,7 @@ class Hoarder(LanguageModel):
         return Output(torch.zeros(*tokens_BT.shape, 8), {"all": kept}, torch.zeros(()))
 
 
-def test_a_state_without_bound_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unbounded_state_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "MOST_TOKENS", 100)
     run, hoarder = small_run(), Hoarder()
     hoarder.head = build_model(run).head
@@ -101,7 +101,7 @@ def test_a_state_without_bound_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         bench_generate(hoarder, run, CPU, options)
 
 
-def test_both_ways_are_timed_with_memory_full() -> None:
+def test_cached_and_projected_evaluation_are_timed_with_a_full_memory() -> None:
     run = recipe("enwik8_transformer_xl")
     run = replace(run, model=replace(run.model, dim=16, depth=1, heads=2, head_dim=4, ff_dim=16))
     options = EvaluateOptions(memory=20, segment=3, rounds=2)

@@ -24,7 +24,7 @@ def test_steps_under_both_limits_are_measured_in_turns() -> None:
     assert figures["span"] == SPAN
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_other_families_and_bad_limits_are_refused() -> None:
     with pytest.raises(UserError, match="is a "):
         bench_span(recipe("quickstart"), CPU, (256, 64), 2)
     for limits in ((64, 64), (16, 64)):
@@ -32,7 +32,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
             bench_span(small(), CPU, limits, 2)
 
 
-def test_words_by_zipfs_law_are_as_many_as_asked_for() -> None:
+def test_zipf_counts_have_the_given_size_and_sum() -> None:
     counts = zipf_counts(1000)
     assert len(counts) == 1000
     assert counts.sum() == pytest.approx(TOKENS, rel=1e-4)
@@ -40,7 +40,7 @@ def test_words_by_zipfs_law_are_as_many_as_asked_for() -> None:
     assert (counts[:-1] >= counts[1:]).all()
 
 
-def test_each_number_of_clusters_has_its_figures() -> None:
+def test_every_number_of_clusters_is_measured() -> None:
     found = bench_cutoffs(zipf_counts(500), most=2, turns=2)
     assert list(found) == ["1 cluster", "2 clusters"]
     assert len(found["2 clusters"]["cutoffs"]) == 2

@@ -1,4 +1,4 @@
-"""Help and complaints name things as we do."""
+"""Help texts and usage errors."""
 
 import re
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ def paths(command: Any, *above: str) -> Iterator[tuple[str, ...]]:
         yield from paths(below, *above, name)
 
 
-def test_no_help_speaks_of_types_of_python(sparing: Sparing) -> None:
-    verbs = list(paths(typer.main.get_command(app)))
-    assert len(verbs) > 12
-    for verb in verbs:
-        said = sparing(*verb, "--help")
+def test_help_texts_do_not_name_python_types(sparing: Sparing) -> None:
+    commands = list(paths(typer.main.get_command(app)))
+    assert len(commands) > 12
+    for command in commands:
+        said = sparing(*command, "--help")
         assert said.status == 0
         assert not PYTHON.search(said.out), said.out
     generate = sparing("generate", "--help").out
@@ -48,6 +48,6 @@ def test_no_help_speaks_of_types_of_python(sparing: Sparing) -> None:
         (["train", "quickstart", "b", "c"], "too many arguments: b c"),
     ],
 )
-def test_complaints_are_ours(command: list[str], sentence: str, sparing: Sparing) -> None:
+def test_usage_errors_are_reworded(command: list[str], sentence: str, sparing: Sparing) -> None:
     said = sparing(*command)
     assert (said.status, said.err) == (2, f"sparing: {sentence}\n")

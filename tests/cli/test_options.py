@@ -1,4 +1,4 @@
-"""What the verbs have in common."""
+"""Options and output shared by the commands."""
 
 import io
 
@@ -29,7 +29,7 @@ def said(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     return screen.getvalue()
 
 
-def test_a_terminal_is_spared_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_escaped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = said(monkeypatch, terminal=True)
     assert shown == "a\tb\n\\x1b[31mred\\x07\\x00\\x0d\\x7f\\x9b2Jé€"
 
@@ -38,7 +38,7 @@ def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(monkeypatch, terminal=False) == WILD
 
 
-def test_a_report_has_lines_of_a_hundred_columns_and_a_command_to_copy(
+def test_a_report_wraps_at_a_hundred_columns_except_for_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = ["sparing", "train", "quickstart", "--data", "two words", *["--set", "a=1"] * 12]

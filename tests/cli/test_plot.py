@@ -83,7 +83,7 @@ def test_curves_of_one_run_go_into_its_folder(make_run: MakeRun) -> None:
     assert (run / "plots" / "curves.png").read_bytes().startswith(PNG)
 
 
-def test_several_runs_go_where_they_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+def test_several_runs_go_into_the_given_file(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("a"), make_run("b")]
     out = tmp_path / "both.png"
     result = sparing_plot(*runs, "--out", out, "--svg", "--json")
@@ -103,7 +103,7 @@ def test_focus_draws_attention_and_memory_on_the_valid_split(make_run: MakeRun) 
     assert all(path.read_bytes().startswith(PNG) for path in paths)
 
 
-def test_focus_on_a_text_of_ones_own(make_run: MakeRun, tmp_path: Path) -> None:
+def test_focus_on_a_given_text(make_run: MakeRun, tmp_path: Path) -> None:
     out = tmp_path / "mine.png"
     words = ("--what", "focus", "--text", "$5 für 中\n", "--out", out, "--json")
     result = sparing_plot(make_run(), *words)
@@ -111,7 +111,7 @@ def test_focus_on_a_text_of_ones_own(make_run: MakeRun, tmp_path: Path) -> None:
     assert json.loads(result.stdout) == {"files": [str(out), str(tmp_path / "mine-memory.png")]}
 
 
-def test_context_of_two_runs_shares_a_picture(make_run: MakeRun, tmp_path: Path) -> None:
+def test_context_curves_of_two_runs_share_a_figure(make_run: MakeRun, tmp_path: Path) -> None:
     out = tmp_path / "context.png"
     runs = [make_run("a"), make_run("b", attention_at=())]
     result = sparing_plot(*runs, "--what", "context", "--length", 12, "--windows", 9, "--out", out)
@@ -123,9 +123,7 @@ def test_context_of_two_runs_shares_a_picture(make_run: MakeRun, tmp_path: Path)
     assert files == [str(runs[0] / "plots" / "context.png")]
 
 
-def test_a_race_is_run_on_the_text_of_the_published_figures(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_race_needs_a_run_on_enwik8_with_results(make_run: MakeRun, tmp_path: Path) -> None:
     run, out = make_run(), tmp_path / "race.png"
     assert "race is about enwik8 only" in refusal(run, "--what", "race")
     config = json.loads((run / "config.json").read_text())
@@ -151,7 +149,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
     assert "no layer of this model" in refusal(make_run("c", memory=0), "--what", "focus")
     assert "does not fit" in refusal(run, "--what", "context", "--length", 10**6)
     assert "at least one window" in refusal(run, "--what", "context", "--windows", 0)
-    assert "it is empty" in refusal(run, "--what", "focus", "--text", "")
+    assert "the text is empty" in refusal(run, "--what", "focus", "--text", "")
     (run / "metrics.jsonl").unlink()
     assert "metrics.jsonl is missing; train the run first" in refusal(run)
     assert not (run / "plots").exists()
@@ -169,13 +167,13 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
         ("curves", "--checkpoint", "best"),
     ],
 )
-def test_an_option_of_another_picture_is_refused(
+def test_an_option_of_another_figure_is_refused(
     make_run: MakeRun, what: str, option: str, value: str
 ) -> None:
     assert f"{option} is for --what" in refusal(make_run(), "--what", what, option, value)
 
 
-def test_unknown_pictures_and_axes_are_refused_by_the_parser(make_run: MakeRun) -> None:
+def test_unknown_figures_and_axes_are_refused_by_the_parser(make_run: MakeRun) -> None:
     run = make_run()
     for option, value in (("--what", "curve"), ("--x", "hours")):
         result = sparing_plot(run, option, value)
@@ -217,7 +215,7 @@ def test_spans_are_drawn_by_layer_and_over_training(tmp_path: Path, journal: boo
     assert all((run / "plots" / name).read_bytes().startswith(PNG) for name in names)
 
 
-def test_spans_of_a_run_without_weights_are_those_of_its_journal(tmp_path: Path) -> None:
+def test_spans_of_a_run_without_weights_come_from_its_journal(tmp_path: Path) -> None:
     run = spanning(tmp_path, journal=True)
     shutil.rmtree(run / "checkpoints")
     assert sparing_plot(run, "--what", "spans").exception is None
@@ -225,7 +223,7 @@ def test_spans_of_a_run_without_weights_are_those_of_its_journal(tmp_path: Path)
     assert "no checkpoint" in refusal(run, "--what", "spans", "--checkpoint", "best")
 
 
-def test_spans_before_the_first_entry_of_the_journal_are_refused_whole(tmp_path: Path) -> None:
+def test_spans_need_an_entry_in_the_journal(tmp_path: Path) -> None:
     run = spanning(tmp_path, journal=False)
     (run / "metrics.jsonl").write_text('{"kind": "valid", "step": 2}\n')
     words = refusal(run, "--what", "spans", "--checkpoint", "best")
@@ -233,6 +231,6 @@ def test_spans_before_the_first_entry_of_the_journal_are_refused_whole(tmp_path:
     assert not (run / "plots").exists()
 
 
-def test_a_model_without_spans_has_no_picture_of_them(make_run: MakeRun) -> None:
+def test_a_model_without_spans_has_no_figure_of_them(make_run: MakeRun) -> None:
     assert "no learned spans" in refusal(make_run(), "--what", "spans")
     assert "one run at a time" in refusal(make_run("a"), make_run("b"), "--what", "spans")

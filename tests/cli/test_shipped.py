@@ -1,4 +1,4 @@
-"""The package's own model."""
+"""The model bundled with the package."""
 
 import io
 import json
@@ -27,12 +27,12 @@ in boiling [[water]]. It was first used in [[China]] as a medicine, and came to 
 """
 
 
-def test_without_one_a_run_is_asked_for(tmp_path: Path) -> None:
+def test_without_a_bundled_model_a_run_is_required(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name a RUN"):
         run_or_shipped(None, tmp_path)
 
 
-def test_what_is_shipped_is_the_best_of_a_run_in_half_the_bytes(run: Path, tmp_path: Path) -> None:
+def test_the_bundled_model_is_the_best_checkpoint_in_bfloat16(run: Path, tmp_path: Path) -> None:
     home = tmp_path / "shipped"
     ship(RunFolder(run), home)
     folder = run_or_shipped(None, home)
@@ -47,7 +47,7 @@ def test_what_is_shipped_is_the_best_of_a_run_in_half_the_bytes(run: Path, tmp_p
     assert folder.read("vocab") == RunFolder(run).read("vocab")
 
 
-def test_figures_from_before_rounding_say_so(run: Path, tmp_path: Path) -> None:
+def test_results_from_before_rounding_are_marked(run: Path, tmp_path: Path) -> None:
     RunFolder(run).note_results({"test, last": {"bits_per_byte": 1.0}})
     ship(RunFolder(run), tmp_path / "shipped")
     found = run_or_shipped(None, tmp_path / "shipped").results()
@@ -72,45 +72,43 @@ def test_generate_and_score_work_without_a_run(
     assert sparing("score", "--text", "12").status == 0
 
 
-def test_score_reads_standard_input_by_its_name(
-    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_score_reads_standard_input(sparing: Sparing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one line\nanother\n")))
     assert len(sparing("score", "-", "--json").out.splitlines()) == 2
 
 
-def test_a_misspelt_run_is_told_before_any_text_is_read(sparing: Sparing) -> None:
+def test_a_misspelled_run_is_reported_before_any_text_is_read(sparing: Sparing) -> None:
     said = sparing("score", "no-such-run")
     assert said.status == 2
-    assert "no run and no text in no-such-run" in said.err
+    assert "no-such-run is neither a run nor a text file" in said.err
 
 
-def test_the_package_brings_a_model_that_knows_wikipedia(sparing: Sparing) -> None:
+def test_the_bundled_model_knows_wikipedia(sparing: Sparing) -> None:
     said = sparing("score", "--text", ARTICLE, "--text", ARTICLE[::-1], "--json")
     forwards, backwards = (json.loads(line)["bits_per_byte"] for line in said.out.splitlines())
     assert forwards < 2.1
     assert backwards > 5
 
 
-def test_the_package_s_model_goes_on_from_a_prompt(sparing: Sparing) -> None:
+def test_the_bundled_model_continues_a_prompt(sparing: Sparing) -> None:
     prompt = ARTICLE + "* [[Tea cere"
     said = sparing("generate", "--prompt", prompt, "--length", "6", "--temperature", "0")
     assert said.out.startswith(prompt + "mony")
 
 
-def test_without_a_prompt_it_goes_on_from_an_opening_of_its_own(sparing: Sparing) -> None:
+def test_the_bundled_model_has_a_default_prompt(sparing: Sparing) -> None:
     said = sparing("generate", "--length", "3", "--json").json()
     assert said["prompt"] == OPENING.decode()
     assert sparing("generate", "--prompt", "", "--length", "3", "--json").json()["prompt"] == ""
 
 
-def test_info_without_a_name_tells_of_the_package_s_model(sparing: Sparing) -> None:
+def test_info_without_a_name_describes_the_bundled_model(sparing: Sparing) -> None:
     said = sparing("info", "--json").json()
     assert said["run"] == "the package's own model"
     assert said["parameters"]["deployed"] <= 8_000_000
     assert said["results"]["test"]["bits_per_byte"] < 1.17
 
 
-def test_the_package_s_model_is_small_enough_to_bring_along() -> None:
+def test_the_bundled_model_is_at_most_16_mib() -> None:
     files = [path for path in HOME.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 16 * 2**20

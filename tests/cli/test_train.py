@@ -7,7 +7,7 @@ from sparing.runs.recipes import recipe
 
 
 @pytest.mark.parametrize("name", ["enwik8_adaptive_span", "enwik8_small", "quickstart"])
-def test_a_budget_given_by_hand_replaces_the_recipes_and_no_other(name: str) -> None:
+def test_a_given_budget_replaces_that_of_the_recipe(name: str) -> None:
     train = apply_settings(recipe(name), [], 5.0, None).train
     assert (train.minutes, train.steps, train.epochs) == (5, None, None)
     train = apply_settings(recipe(name), ["train.steps=100"], 5.0, None).train

@@ -70,46 +70,46 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         thread.join()
 
 
-def test_a_file_arrives_whole_and_alone(host: Host, tmp_path: Path) -> None:
+def test_a_download_leaves_only_the_complete_file(host: Host, tmp_path: Path) -> None:
     path = download(host.url, tmp_path / "new" / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_dropped_connection_is_taken_up_where_it_broke(host: Host, tmp_path: Path) -> None:
+def test_an_interrupted_download_resumes(host: Host, tmp_path: Path) -> None:
     host.most = 4000
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
     assert host.asked == [None, "bytes=4000-", "bytes=8000-"]
 
 
-def test_a_later_run_goes_on_with_the_part(host: Host, tmp_path: Path) -> None:
+def test_a_partial_file_of_an_earlier_run_is_resumed(host: Host, tmp_path: Path) -> None:
     (tmp_path / "text.zip.part").write_bytes(CONTENT[:5000])
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
     assert host.asked == ["bytes=5000-"]
 
 
-def test_a_complete_part_needs_no_more_bytes(host: Host, tmp_path: Path) -> None:
+def test_a_complete_partial_file_is_not_downloaded_again(host: Host, tmp_path: Path) -> None:
     (tmp_path / "text.zip.part").write_bytes(CONTENT)
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_part_longer_than_the_file_is_thrown_away(host: Host, tmp_path: Path) -> None:
+def test_a_partial_file_longer_than_the_file_is_discarded(host: Host, tmp_path: Path) -> None:
     (tmp_path / "text.zip.part").write_bytes(CONTENT + b"x")
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_server_without_ranges_sends_all_again(host: Host, tmp_path: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_file_again(host: Host, tmp_path: Path) -> None:
     host.ranged = False
     (tmp_path / "text.zip.part").write_bytes(b"something else")
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_hopeless_server_is_given_up(host: Host, tmp_path: Path) -> None:
+def test_a_server_that_never_completes_is_given_up(host: Host, tmp_path: Path) -> None:
     host.ranged, host.most = False, 100
     with pytest.raises(UserError, match=r"cannot download http://.*run the command again"):
         download(host.url, tmp_path / "text.zip", progress=False)
@@ -117,20 +117,20 @@ def test_a_hopeless_server_is_given_up(host: Host, tmp_path: Path) -> None:
     assert len(host.asked) == module.ATTEMPTS + 1
 
 
-def test_a_wrong_checksum_names_both_and_leaves_nothing(host: Host, tmp_path: Path) -> None:
+def test_a_wrong_checksum_names_both_and_deletes_the_file(host: Host, tmp_path: Path) -> None:
     wrong = "sha256:" + "0" * 64
     with pytest.raises(UserError, match=f"expected {wrong}, found {CHECKSUM}"):
         download(host.url, tmp_path / "text.zip", checksum=wrong, progress=False)
     assert list(tmp_path.glob("text*")) == []
 
 
-def test_a_refusal_says_what_the_server_answered(host: Host, tmp_path: Path) -> None:
+def test_an_http_error_is_reported(host: Host, tmp_path: Path) -> None:
     host.status = 403
     with pytest.raises(UserError, match="answers 403 Forbidden"):
         download(host.url, tmp_path / "text.zip", progress=False)
 
 
-def test_a_server_that_is_not_there(
+def test_an_unreachable_server_is_reported(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = host.url

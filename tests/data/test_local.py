@@ -38,7 +38,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
 
 
 @given(st.text(min_size=60, max_size=300))
-def test_a_split_loses_nothing_and_cuts_no_character(text: str) -> None:
+def test_splitting_keeps_all_bytes_and_whole_characters(text: str) -> None:
     encoded = text.encode("utf-8")
     splits = split_by_bytes(encoded)
     assert list(splits) == ["train", "valid", "test"]
@@ -48,7 +48,7 @@ def test_a_split_loses_nothing_and_cuts_no_character(text: str) -> None:
         assert abs(len(part) - share * len(encoded)) <= 5
 
 
-def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
+def test_a_folder_is_read_as_its_text_files_in_order(tmp_path: Path) -> None:
     for name, data in {
         "b.txt": b"B" * 50,
         "a/z.txt": b"A" * 50,
@@ -61,12 +61,12 @@ def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
     assert read_path(tmp_path) == b"A" * 50 + b"B" * 50
 
 
-def test_a_single_file_may_be_packed_or_binary(tmp_path: Path) -> None:
+def test_a_single_file_may_be_compressed_or_binary(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(gzip.compress(b"\0text" * 50))
     assert read_path(tmp_path / "packed") == b"\0text" * 50
 
 
-def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
+def test_unusable_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "one").write_bytes(b"x")
     (tmp_path / "folder").mkdir()
@@ -83,7 +83,7 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
         read_path(Path("/dev/zero"))
 
 
-def test_a_fingerprint_follows_the_files(tmp_path: Path) -> None:
+def test_a_fingerprint_changes_with_the_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one")
     before = path_fingerprint(tmp_path)
     assert path_fingerprint(tmp_path) == before
@@ -94,7 +94,7 @@ def test_a_fingerprint_follows_the_files(tmp_path: Path) -> None:
     assert path_fingerprint(tmp_path) != before
 
 
-def test_the_standard_library_is_read_the_same_twice_and_shared_out_by_file() -> None:
+def test_the_standard_library_is_split_by_file_and_reproducibly() -> None:
     splits = read_stdlib()
     assert splits == read_stdlib()
     total = sum(map(len, splits.values()))
@@ -108,7 +108,7 @@ def test_the_standard_library_is_read_the_same_twice_and_shared_out_by_file() ->
         text.decode("utf-8")
 
 
-def test_library_files_keep_their_split_whatever_the_version() -> None:
+def test_the_split_of_a_library_file_depends_on_its_name_only() -> None:
     assert [split_for_file(name) for name in ("ast.py", "json/decoder.py")] == ["train", "valid"]
 
 
@@ -125,7 +125,7 @@ def test_an_interpreter_without_source_is_refused(
     [tar_of(FILES), zip_of(FILES), *(pack(tar_of(FILES)) for pack in PACKERS)],
     ids=["tar", "zip", "tar.xz", "tar.gz", "tar.bz2"],
 )
-def test_archives_are_known_by_their_content(tmp_path: Path, data: bytes) -> None:
+def test_archives_are_recognised_by_content(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "named-like-nothing"
     path.write_bytes(data)
     assert unpack(path) == FILES
@@ -137,7 +137,7 @@ def test_archives_are_known_by_their_content(tmp_path: Path, data: bytes) -> Non
     # Not the bytes themselves: gzip writes the time of day into them.
     ids=["plain", "xz", "gz", "bz2"],
 )
-def test_a_single_file_is_its_own_member(tmp_path: Path, data: bytes) -> None:
+def test_a_plain_file_is_its_only_member(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "text.bin"
     path.write_bytes(data)
     assert unpack(path) == {"text.bin": b"plain"}
@@ -178,7 +178,7 @@ def test_a_truncated_archive_is_refused_in_one_line(tmp_path: Path, data: bytes)
     assert "\n" not in str(caught.value)
 
 
-def test_a_bzip2_file_of_nothing_is_known_and_a_text_that_begins_like_one(tmp_path: Path) -> None:
+def test_an_empty_bzip2_file_and_a_text_with_the_same_first_bytes(tmp_path: Path) -> None:
     path = tmp_path / "text"
     for data, inside in ((bz2.compress(b""), b""), (b"BZhang was here", b"BZhang was here")):
         path.write_bytes(data)
@@ -194,7 +194,7 @@ def test_a_bzip2_file_of_nothing_is_known_and_a_text_that_begins_like_one(tmp_pa
         (b"\x04\x22\x4d\x18\x64", "lz4"),
     ],
 )
-def test_an_archive_we_cannot_open_is_not_taken_for_text(
+def test_an_unsupported_archive_is_not_taken_for_text(
     start: bytes, kind: str, tmp_path: Path
 ) -> None:
     for data in (start + bytes(99), gzip.compress(start + bytes(99))):
@@ -203,7 +203,7 @@ def test_an_archive_we_cannot_open_is_not_taken_for_text(
             unpack(tmp_path / "text")
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.txt is missing"):
         unpack(tmp_path / "nowhere.txt")
     with pytest.raises(UserError, match="is a folder"):

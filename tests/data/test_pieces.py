@@ -35,7 +35,7 @@ def par() -> PieceVocab:
 @example("word " * SENTENCE_CHARACTERS)
 @example("x" * (2 * SENTENCE_CHARACTERS + 1))
 @example(" " * (2 * SENTENCE_CHARACTERS + 1))
-def test_every_utf8_text_comes_back_as_it_was(pieces: PieceVocab, text: str) -> None:
+def test_decoding_restores_every_utf8_text(pieces: PieceVocab, text: str) -> None:
     encoded = text.encode("utf-8")
     ids = pieces.encode(encoded)
     assert pieces.decode(ids) == encoded
@@ -60,17 +60,17 @@ def test_a_stored_model_gives_the_same_ids(pieces: PieceVocab, par: PieceVocab) 
         np.testing.assert_array_equal(stored.encode(TEXT), vocab.encode(TEXT))
 
 
-def test_learning_twice_gives_the_same_model(pieces: PieceVocab) -> None:
+def test_training_twice_gives_the_same_model(pieces: PieceVocab) -> None:
     assert PieceVocab.train(TEXT, 340).model == pieces.model
 
 
-def test_cutting_a_long_line_before_a_word_changes_no_piece(pieces: PieceVocab) -> None:
+def test_cutting_a_long_line_before_a_word_does_not_change_the_pieces(pieces: PieceVocab) -> None:
     line = b" return value" * 200
     assert len(line) > 2 * SENTENCE_CHARACTERS
     assert pieces.encode(line).tolist() == pieces.encode(b" return value").tolist() * 200
 
 
-def test_par_pieces_have_the_seeds_ids_and_fold_case(par: PieceVocab) -> None:
+def test_par_pieces_have_the_original_ids_and_fold_case(par: PieceVocab) -> None:
     names = [par._processor.id_to_piece(id) for id in range(5)]
     assert names == ["<pad>", "<s>", "</s>", "<unk>", "@-@"]
     assert par.start == 2
@@ -93,7 +93,7 @@ def test_an_impossible_size_is_refused_in_one_line(size: int) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_refused_size_is_answered_with_one_that_works() -> None:
+def test_the_error_for_an_impossible_size_names_a_possible_one() -> None:
     pytest.importorskip("sentencepiece")
     with pytest.raises(UserError, match=r"at most: set data\.vocab_size=(\d+) or less$") as caught:
         PieceVocab.train(TEXT, 100_000)

@@ -40,7 +40,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
 
 
 @pytest.mark.usefixtures("digits", "wiki")
-def test_a_folder_given_by_hand_or_by_variable_is_searched(
+def test_a_given_folder_and_that_of_the_variable_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "shared"
@@ -53,7 +53,7 @@ def test_a_folder_given_by_hand_or_by_variable_is_searched(
         read_splits("wiki")
 
 
-def test_get_downloads_once_and_keeps_only_the_splits(
+def test_fetching_downloads_once_and_keeps_only_the_splits(
     digits: Corpus, site: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = site
@@ -73,7 +73,7 @@ def test_get_downloads_once_and_keeps_only_the_splits(
     assert read_splits("digits")["valid"] == TEXT[80:90]
 
 
-def test_who_needs_the_same_download_waits_and_takes_what_the_other_has_stored(
+def test_concurrent_readers_share_one_download(
     digits: Corpus, site: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = site
@@ -102,7 +102,7 @@ def test_who_needs_the_same_download_waits_and_takes_what_the_other_has_stored(
     assert not (cache / "downloads" / "digits").exists()
 
 
-def test_three_plain_files_are_a_home_too(
+def test_a_corpus_can_be_downloaded_as_three_plain_files(
     wiki: Corpus, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = site
@@ -128,7 +128,7 @@ def test_a_download_with_wrong_text_is_not_kept(
 
 
 @pytest.mark.usefixtures("digits")
-def test_a_kept_copy_that_was_changed_is_noticed(tmp_path: Path) -> None:
+def test_a_modified_cached_copy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(TEXT)
     folder = fetch_corpus("digits", tmp_path / "copy")
     (folder / "valid.txt").write_bytes(b"x" * 10)
@@ -138,7 +138,7 @@ def test_a_kept_copy_that_was_changed_is_noticed(tmp_path: Path) -> None:
     assert read_splits("digits")["valid"] == TEXT[80:90]
 
 
-def test_any_file_is_a_corpus(tmp_path: Path) -> None:
+def test_any_text_file_is_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_bytes(TEXT)
     splits = read_splits(str(tmp_path / "own.txt"))
     assert [len(splits[split]) for split in SPLITS] == [90, 5, 5]
@@ -157,16 +157,16 @@ def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere/text", "moved.txt"])
-def test_a_text_that_is_not_there_is_no_misspelt_corpus(name: str) -> None:
+def test_a_missing_path_is_not_taken_for_a_misspelled_corpus(name: str) -> None:
     with pytest.raises(UserError, match=f"^there is no text at {name}; put it back"):
         read_splits(name)
 
 
-def test_the_standard_library_needs_no_getting() -> None:
+def test_the_standard_library_needs_no_download() -> None:
     assert (fetch_corpus("python-stdlib") / "ast.py").exists()
 
 
-def test_the_cache_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_has_a_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARING_HOME", str(tmp_path))
     assert cache_dir() == tmp_path
     monkeypatch.delenv("SPARING_HOME")
@@ -199,7 +199,7 @@ def test_member_files_become_splits(tmp_path: Path, pattern: str) -> None:
 
 
 @pytest.mark.usefixtures("digits", "wiki")
-def test_wrong_copies_are_refused_and_left_alone(tmp_path: Path) -> None:
+def test_wrong_copies_are_refused_and_not_deleted(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.write_bytes(TEXT[::-1])
     with pytest.raises(UserError, match=r"wrong checksum .* expected sha256:.* found sha256:"):

@@ -38,7 +38,7 @@ def config(corpus: Path, **settings: Any) -> DataConfig:
 
 @pytest.mark.filterwarnings("ignore:builtin type")
 @pytest.mark.parametrize("kind", KINDS)
-def test_prepared_tokens_stand_for_the_text(corpus: Path, kind: Any) -> None:
+def test_tokens_decode_to_the_text(corpus: Path, kind: Any) -> None:
     if kind == "pieces":
         pytest.importorskip("sentencepiece")
     size = 290 if kind == "pieces" else None
@@ -53,7 +53,7 @@ def test_prepared_tokens_stand_for_the_text(corpus: Path, kind: Any) -> None:
             assert found.vocab.decode(split.ids) == text
 
 
-def test_ids_are_mapped_and_cannot_be_changed(corpus: Path) -> None:
+def test_ids_are_memory_mapped_and_read_only(corpus: Path) -> None:
     ids = prepare(config(corpus), progress=False).split("train").ids
     assert isinstance(ids, np.memmap)
     assert ids.dtype == np.uint8
@@ -80,7 +80,9 @@ def test_a_full_disk_leaves_no_folder(
     assert list((cache / "tokens").iterdir()) == []
 
 
-def test_a_second_call_reads_no_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_does_not_read_the_corpus(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = prepare(config(corpus), progress=False)
     monkeypatch.setattr(tokens, "read_splits", None)
     second = prepare(config(corpus), progress=False)
@@ -88,7 +90,7 @@ def test_a_second_call_reads_no_corpus(corpus: Path, monkeypatch: pytest.MonkeyP
     assert second.config == first.config
 
 
-def test_a_changed_file_or_setting_is_prepared_anew(corpus: Path) -> None:
+def test_a_changed_file_or_setting_is_tokenized_again(corpus: Path) -> None:
     first = prepare(config(corpus), progress=False)
     assert prepare(config(corpus, newlines=False), progress=False).folder != first.folder
     corpus.write_bytes(TEXT + b"more\n")
@@ -116,14 +118,14 @@ def test_a_failure_leaves_no_folder(corpus: Path, cache: Path) -> None:
     assert list((cache / "tokens").iterdir()) == []
 
 
-def test_newlines_can_be_removed_before_tokenising(corpus: Path) -> None:
+def test_newlines_can_be_removed_before_tokenizing(corpus: Path) -> None:
     found = prepare(config(corpus, vocab="symbols", newlines=False), progress=False)
     assert found.vocab.size == len(set(TEXT)) - 1
     assert b"\n" not in found.vocab.decode(found.split("train").ids)
 
 
 @pytest.mark.parametrize("damage", ["cut", "grown", "missing"])
-def test_a_damaged_bin_is_refused_by_name(corpus: Path, damage: str) -> None:
+def test_a_damaged_token_file_is_refused_by_name(corpus: Path, damage: str) -> None:
     folder = prepare(config(corpus), progress=False).folder
     path = folder / "valid.bin"
     if damage == "missing":
@@ -161,7 +163,7 @@ def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "pieces"])
-def test_a_binary_file_is_for_bytes_only(corpus: Path, kind: Any) -> None:
+def test_a_binary_file_needs_the_bytes_vocabulary(corpus: Path, kind: Any) -> None:
     corpus.write_bytes(TEXT + b"\0")
     with pytest.raises(UserError, match=r"NUL bytes.*vocab=bytes"):
         prepare(config(corpus, vocab=kind), progress=False)
@@ -184,7 +186,7 @@ def test_text_in_memory_becomes_a_split() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "symbols", "characters"])
-def test_newline_tokens_can_be_left_out_of_a_split(kind: str) -> None:
+def test_newlines_can_be_dropped_from_a_split(kind: str) -> None:
     vocab = train_vocab(kind, TEXT)
     split = drop_newlines(split_from_text(TEXT, vocab), vocab)
     assert vocab.decode(split.ids) == TEXT.replace(b"\n", b"")
@@ -192,19 +194,19 @@ def test_newline_tokens_can_be_left_out_of_a_split(kind: str) -> None:
     assert split.words == len(TEXT.split())
 
 
-def test_newlines_cannot_be_left_out_of_words() -> None:
+def test_newlines_cannot_be_dropped_from_words() -> None:
     vocab = train_vocab("words", TEXT)
     with pytest.raises(UserError, match="no-newlines protocol"):
         drop_newlines(split_from_text(TEXT, vocab), vocab)
 
 
-def test_a_vocabulary_without_newlines_has_none_to_leave_out() -> None:
+def test_dropping_newlines_without_any_returns_the_same_split() -> None:
     vocab = train_vocab("symbols", b"a b")
     split = split_from_text(b"b a", vocab)
     assert drop_newlines(split, vocab) is split
 
 
-def test_a_split_is_cut_after_whole_tokens() -> None:
+def test_a_truncated_split_ends_with_a_whole_token() -> None:
     vocab = train_vocab("characters", "aé\n".encode())
     split = split_from_text("aéa\na".encode(), vocab)
     cut = truncate_split(split, 4, vocab)
@@ -250,11 +252,11 @@ def test_enwik8_is_prepared_end_to_end(shared_data: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:builtin type")
-def test_wikitext_2_gives_about_the_par_seeds_pieces(shared_data: Path) -> None:
+def test_wikitext_2_gives_about_as_many_pieces_as_the_original_par(shared_data: Path) -> None:
     settings = DataConfig(corpus="wikitext-2", vocab="par-pieces")
     found = prepare(settings, shared_data, progress=False)
     assert found.vocab.size == 12_000
     valid = found.split("valid")
     assert valid.words == 217_646
-    # The seed's files hold 314,886; an older SentencePiece split `<unk>` in another way.
+    # The original's files hold 314,886; an older SentencePiece splits `<unk>` differently.
     assert valid.ids.size == pytest.approx(314_886, rel=0.02)

@@ -20,7 +20,7 @@ def again(vocab: Vocab) -> Vocab:
 
 
 @given(st.binary())
-def test_bytes_and_symbols_bring_any_text_back(text: bytes) -> None:
+def test_bytes_and_symbols_restore_any_text(text: bytes) -> None:
     assert ByteVocab().decode(ByteVocab().encode(text)) == text
     if text:
         vocab = train_vocab("symbols", text)
@@ -29,7 +29,7 @@ def test_bytes_and_symbols_bring_any_text_back(text: bytes) -> None:
 
 
 @given(st.text(min_size=1))
-def test_characters_bring_any_unicode_text_back(text: str) -> None:
+def test_characters_restore_any_unicode_text(text: str) -> None:
     vocab = train_vocab("characters", text.encode("utf-8"))
     ids = vocab.encode(text.encode("utf-8"))
     assert len(ids) == len(text)
@@ -74,7 +74,7 @@ def test_symbols_come_most_frequent_first_or_in_order_of_appearance() -> None:
         ("words", b"a b", b"\n"),
     ],
 )
-def test_a_text_starts_after_a_line_end_where_there_is_one(
+def test_the_start_token_is_a_line_end_if_there_is_one(
     kind: str, text: bytes, start: bytes
 ) -> None:
     vocab = train_vocab(kind, text)
@@ -88,7 +88,7 @@ def test_words_are_sorted_by_frequency_after_eos() -> None:
     assert vocab.decode([2, 4, 0, 0, 3]) == b"a <unk>\n\nb"
 
 
-def test_words_always_know_unk() -> None:
+def test_a_word_vocabulary_always_has_unk() -> None:
     vocab = train_vocab("words", b"a b\n")
     assert vocab.decode(vocab.encode(b"zebra a")) == b"<unk> a"
 
@@ -104,7 +104,7 @@ def test_word_tokens_are_words_plus_line_ends(text: str) -> None:
     ("kind", "text", "symbol"),
     [("symbols", b"abz", r"b'z' \(0x7a\)"), ("characters", "abé".encode(), r"'é' \(U\+00E9\)")],
 )
-def test_an_unseen_symbol_is_named_with_the_remedy(kind: str, text: bytes, symbol: str) -> None:
+def test_an_unseen_symbol_is_named_with_a_remedy(kind: str, text: bytes, symbol: str) -> None:
     with pytest.raises(
         UserError, match=f"{symbol} does not occur in the training text.*vocab=bytes"
     ):

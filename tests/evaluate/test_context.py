@@ -1,4 +1,4 @@
-"""Loss against context, by brute force and with a model that only remembers."""
+"""Loss against context, compared with brute force."""
 
 import math
 

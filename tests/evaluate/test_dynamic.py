@@ -1,4 +1,4 @@
-"""Dynamic evaluation: its step by hand, what it gains on a shifted text, what it leaves behind."""
+"""Dynamic evaluation: its update by hand, its gain on a shifted text, and that it is undone."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ TRAIN, SHIFTED = repeating([0, 1, 2, 3, 4, 5, 6]), repeating([6, 2, 4, 0, 5, 1, 
 
 @pytest.fixture(scope="module")
 def trained() -> LanguageModel:
-    """A model that knows the first pattern by heart."""
+    """A model trained to predict the first pattern."""
     torch.manual_seed(0)
     config = TransformerXLConfig(
         vocab_size=7, dim=16, depth=1, heads=2, head_dim=8, ff_dim=32, memory=8, dropout=0.1
@@ -60,7 +60,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("config", [SGD, RMS], ids=["sgd", "rms"])
-def test_on_a_shifted_text_it_learns_while_it_is_scored(
+def test_dynamic_evaluation_adapts_to_a_shifted_text(
     trained: LanguageModel, config: DynamicConfig
 ) -> None:
     static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=5)
@@ -72,9 +72,7 @@ def test_on_a_shifted_text_it_learns_while_it_is_scored(
 
 
 @pytest.mark.parametrize("config", [SGD, RMS], ids=["sgd", "rms"])
-def test_the_model_is_left_bit_for_bit_as_it_was(
-    trained: LanguageModel, config: DynamicConfig
-) -> None:
+def test_the_model_is_restored_exactly(trained: LanguageModel, config: DynamicConfig) -> None:
     trained.train()
     before, static = weights(trained), evaluate_streams(trained, SHIFTED, CPU, batch=2, segment=7)
     evaluate_dynamic(trained, SHIFTED, CPU, config, train=TRAIN)
@@ -85,21 +83,21 @@ def test_the_model_is_left_bit_for_bit_as_it_was(
 
 
 @pytest.mark.parametrize("rule", ["sgd", "rms"])
-def test_without_learning_it_is_the_static_figure(trained: LanguageModel, rule: str) -> None:
+def test_a_learning_rate_of_zero_gives_the_static_loss(trained: LanguageModel, rule: str) -> None:
     still = DynamicConfig(rule=rule, lr=0.0, segment=5, statistics=2, lanes=3)  # type: ignore[arg-type]
     static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=5)
     found = evaluate_dynamic(trained, SHIFTED, CPU, still, train=TRAIN)
     assert found.loss_nats == pytest.approx(static.loss_nats, rel=1e-5)
 
 
-def test_a_segment_is_scored_before_it_is_learnt(trained: LanguageModel) -> None:
+def test_a_segment_is_scored_before_it_is_learned(trained: LanguageModel) -> None:
     first = replace(SGD, segment=300)
     static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=300)
     found = evaluate_dynamic(trained, SHIFTED, CPU, replace(first, lr=5.0))
     assert found.loss_nats == pytest.approx(static.loss_nats, rel=1e-5)
 
 
-def test_full_decay_lets_nothing_but_the_last_segment_stay(trained: LanguageModel) -> None:
+def test_full_decay_keeps_only_the_last_update(trained: LanguageModel) -> None:
     held = evaluate_dynamic(trained, SHIFTED, CPU, replace(SGD, decay=1.0))
     free = evaluate_dynamic(trained, SHIFTED, CPU, replace(SGD, decay=0.0))
     static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=5)
@@ -147,7 +145,7 @@ def test_the_root_mean_square_is_that_of_the_segments_gradients(trained: Languag
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_works_for_every_family(name: str) -> None:
+def test_dynamic_evaluation_works_for_every_family(name: str) -> None:
     model, text = tiny(name).float(), repeating([3, 3, 7], 40)
     before, static = weights(model), evaluate_streams(model, text, CPU, batch=1, segment=5)
     for config in (replace(SGD, lr=0.05), replace(RMS, lr=0.002, statistics=2)):
@@ -158,7 +156,7 @@ def test_it_works_for_every_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
-def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) -> None:
+def test_only_recurrent_modules_are_in_training_mode(name: str) -> None:
     model, text = tiny(name).float(), repeating([3, 3, 7], 40)
     modes: dict[str, set[bool]] = {}
 
@@ -181,7 +179,7 @@ def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
-def test_cudnn_goes_back_through_recurrent_layers(name: str) -> None:
+def test_cudnn_computes_gradients_of_recurrent_layers(name: str) -> None:
     model, text = tiny(name).float(), repeating([3, 3, 7], 40)
     expected = evaluate_dynamic(model, text, CPU, SGD).loss_nats
     found = evaluate_dynamic(
@@ -190,7 +188,7 @@ def test_cudnn_goes_back_through_recurrent_layers(name: str) -> None:
     assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_gradients_of_somebody_else_are_not_touched(trained: LanguageModel) -> None:
+def test_gradients_stored_in_the_model_are_not_changed(trained: LanguageModel) -> None:
     parameter = next(trained.parameters())
     parameter.grad = torch.full_like(parameter, 3.0)
     evaluate_dynamic(trained, SHIFTED, CPU, SGD)
@@ -198,7 +196,7 @@ def test_gradients_of_somebody_else_are_not_touched(trained: LanguageModel) -> N
     parameter.grad = None
 
 
-def test_weights_come_back_after_a_failure(trained: LanguageModel) -> None:
+def test_weights_are_restored_after_a_failure(trained: LanguageModel) -> None:
     before = weights(trained)
     with pytest.raises(UserError, match="lower --dynamic-lr"):
         evaluate_dynamic(trained, SHIFTED, CPU, replace(SGD, lr=1e30))

@@ -1,4 +1,4 @@
-"""The loss of a split against one long forward pass, and against plain counting."""
+"""The loss of a split against one long forward pass."""
 
 import json
 import math
@@ -20,7 +20,7 @@ again = settings(
 
 
 class Receipt(nn.Module):
-    """A head that charges one nat for every target and remembers which it was asked about."""
+    """A head whose loss is one nat per target and that records the targets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def test_each_scored_token_sees_its_own_window(tiny, split, cpu, tokens: int) ->
     assert found.loss_nats == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_dropout_is_off_while_measuring_and_on_again_afterwards(tiny, split, cpu) -> None:
+def test_dropout_is_off_during_evaluation_and_restored_afterwards(tiny, split, cpu) -> None:
     model = tiny().train()
     first = evaluate_streams(model, split(20), cpu, batch=2, segment=4)
     assert first.loss_nats == evaluate_streams(model, split(20), cpu, batch=2, segment=4).loss_nats
@@ -149,7 +149,7 @@ def test_figures_follow_from_the_total() -> None:
     }
 
 
-def test_what_is_not_finite_is_null_in_json() -> None:
+def test_infinite_figures_are_null_in_json() -> None:
     found = Evaluation(
         loss_nats=math.inf,
         tokens=1,
@@ -172,7 +172,7 @@ def test_the_report_names_the_protocol_and_the_context(tiny, split, cpu) -> None
     assert (streams.size_bytes, streams.words) == (80, 8)
 
 
-def test_either_way_the_report_counts_the_whole_split(tiny, split, cpu) -> None:
+def test_streams_and_windows_count_the_whole_split(tiny, split, cpu) -> None:
     for found in (
         evaluate_streams(tiny(), split(41), cpu, batch=4),
         evaluate_windows(tiny(), split(41), cpu, window=8, stride=3),
@@ -181,7 +181,7 @@ def test_either_way_the_report_counts_the_whole_split(tiny, split, cpu) -> None:
         assert found.elapsed_s > 0
 
 
-def test_progress_is_silent_where_nobody_watches(tiny, split, cpu, capsys) -> None:
+def test_progress_is_not_printed_to_a_log(tiny, split, cpu, capsys) -> None:
     evaluate_streams(tiny(), split(40), cpu, progress=True)
     evaluate_windows(tiny(), split(40), cpu, window=8, stride=2, progress=True)
     assert capsys.readouterr().err == ""

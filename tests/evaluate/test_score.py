@@ -1,4 +1,4 @@
-"""Scores of texts: alone or together, short or longer than a segment, the same."""
+"""Scores of texts do not depend on the batch or the segment."""
 
 import json
 import math
@@ -25,7 +25,7 @@ TEXTS = [b"a", b"the longest of all these texts", b"one more", b"exactly8", b"a"
     segment=st.integers(1, 24),
     batch=st.integers(1, 8),
 )
-def test_a_batch_scores_each_text_as_if_alone(tiny, cpu, texts, segment: int, batch: int) -> None:
+def test_a_score_does_not_depend_on_the_batch(tiny, cpu, texts, segment: int, batch: int) -> None:
     # The memory is shorter than the texts, so what is kept depends on the segments' lengths.
     model, vocab = tiny(vocab_size=256, memory=6), ByteVocab()
     together = score_texts(model, vocab, texts, cpu, segment=segment, batch=batch)
@@ -37,7 +37,7 @@ def test_a_batch_scores_each_text_as_if_alone(tiny, cpu, texts, segment: int, ba
         )
 
 
-def test_a_neighbour_does_not_change_how_much_memory_is_kept(tiny, cpu) -> None:
+def test_the_memory_kept_does_not_depend_on_other_texts(tiny, cpu) -> None:
     # Alone, the second segment of the first text could be one token long and keep nine.
     model, texts = tiny(vocab_size=256, memory=10), [b"nine long", b"and sixteen long"]
     together = score_texts(model, ByteVocab(), texts, cpu, segment=8, batch=2)
@@ -75,7 +75,7 @@ def test_the_most_probable_text_ranks_first() -> None:
     assert [item.text for item in rank_texts(scores, per_byte=True)] == [b"cccccccc", b"aaaa", b"b"]
 
 
-def test_a_score_survives_json_whatever_its_bytes() -> None:
+def test_a_score_of_any_bytes_can_be_written_as_json() -> None:
     found = made(b"\xff", math.log(2))
     assert json.loads(json.dumps(found.to_json(per_token=True))) == {
         "text": "\ufffd",
@@ -95,5 +95,5 @@ def test_an_empty_text_is_refused_by_number(tiny, cpu) -> None:
         score_texts(tiny(vocab_size=256), ByteVocab(), [b"a"], cpu, segment=0)
 
 
-def test_no_texts_have_no_scores(tiny, cpu) -> None:
+def test_an_empty_list_of_texts_has_no_scores(tiny, cpu) -> None:
     assert score_texts(tiny(vocab_size=256), ByteVocab(), [], cpu) == []

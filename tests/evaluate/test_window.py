@@ -1,4 +1,4 @@
-"""Windows cover what they should, and nothing a model does leaks out of a measurement."""
+"""Windows cover every token, and evaluation restores the mode of the model."""
 
 import numpy as np
 import pytest
@@ -42,13 +42,13 @@ def test_a_window_begins_with_the_token_before_its_first_target() -> None:
     assert targets_BT.tolist() == [[5, 6, 7], [-1, -1, 8]]
 
 
-def test_spread_windows_reach_both_ends_and_never_the_first_token() -> None:
+def test_evenly_spaced_windows_reach_both_ends_but_not_the_first_token() -> None:
     windows = evenly_spaced_windows(tokens=101, length=10, count=5)
     assert [item.begin for item in windows] == [1, 24, 46, 68, 91]
     assert all(item.end - item.begin == 10 and item.scored == item.begin for item in windows)
 
 
-def test_spread_never_repeats_a_window() -> None:
+def test_evenly_spaced_windows_are_all_different() -> None:
     assert [item.begin for item in evenly_spaced_windows(tokens=6, length=4, count=50)] == [1, 2]
 
 
@@ -58,7 +58,7 @@ def test_a_context_as_long_as_the_split_is_refused() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_measuring_puts_the_mode_back_even_after_an_error(tiny, cpu, training: bool) -> None:
+def test_eval_mode_restores_the_mode_even_after_an_error(tiny, cpu, training: bool) -> None:
     def interrupted() -> None:
         with eval_mode(model, cpu):
             assert not model.training

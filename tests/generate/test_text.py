@@ -1,4 +1,4 @@
-"""Text comes out whole: characters, stop strings, and nothing after them."""
+"""Generated text: complete characters, stop strings, and nothing after them."""
 
 from itertools import pairwise
 
@@ -39,11 +39,11 @@ def test_an_unfinished_character_at_the_end_is_replaced() -> None:
     assert released(single(b"\xffb"), []) == ("\ufffdb", False)
 
 
-def test_a_character_begun_by_the_prompt_is_finished_by_the_text() -> None:
+def test_the_text_completes_a_character_begun_by_the_prompt() -> None:
     assert released([b"\xac!"], [], prompt=b"price in \xe2\x82") == ("€!", False)
 
 
-def test_what_may_become_a_stop_string_is_held_back() -> None:
+def test_a_possible_start_of_a_stop_string_is_held_back() -> None:
     transcript = Transcript(b"", ["END"])
     assert [transcript.push(piece) for piece in single(b"aEEN.")] == ["a", "", "E", "", "EN."]
     assert not transcript.stopped
@@ -55,11 +55,11 @@ def test_a_stop_string_ends_the_text_and_is_not_part_of_it() -> None:
     assert released(single("le café €!".encode()), ["é €"]) == ("le caf", True)
 
 
-def test_text_held_back_to_the_end_is_released_there() -> None:
+def test_text_held_back_is_released_at_the_end() -> None:
     assert released([b"one EN"], ["END"]) == ("one EN", False)
 
 
-def test_the_first_stop_string_to_be_complete_wins_however_the_bytes_are_cut() -> None:
+def test_the_first_complete_stop_string_counts() -> None:
     assert released([b"xabcd"], ["abcd", "bc"]) == ("xa", True)
     assert released(single(b"xabcd"), ["abcd", "bc"]) == ("xa", True)
     assert released([b"xabc"], ["c", "bc"]) == ("xa", True)
@@ -70,7 +70,7 @@ def test_the_first_stop_string_to_be_complete_wins_however_the_bytes_are_cut() -
     stop=st.lists(st.text("ab€", min_size=1, max_size=4), max_size=3),
     cuts=st.lists(st.integers(0, 40), max_size=4),
 )
-def test_how_bytes_are_cut_never_changes_the_text(
+def test_the_text_does_not_depend_on_how_bytes_are_cut(
     text: bytes, stop: list[str], cuts: list[int]
 ) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -83,7 +83,7 @@ def test_how_bytes_are_cut_never_changes_the_text(
 
 
 class Parrot(nn.Module):
-    """A head sure that `line` follows, whatever the hidden vectors say."""
+    """A head that always predicts the bytes of `line`, one after the other."""
 
     def __init__(self, line: bytes) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> Non
 
 
 @pytest.mark.parametrize(("prompt", "text"), [(b"a", " b a "), (b"a ", "b a "), (b"", "b a ")])
-def test_words_are_parted_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -> None:
+def test_words_are_separated_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -> None:
     vocab = WordVocab([b"<eos>", b"a", b"b", b"<unk>"])
     (found,) = complete(parrot(tiny, bytes([2, 1])), vocab, [prompt], config(2), cpu)
     assert found.text == text
@@ -155,5 +155,5 @@ def test_words_are_parted_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -
     assert "".join(streamed) == text
 
 
-def test_no_prompts_have_no_completions(tiny, cpu) -> None:
+def test_an_empty_list_of_prompts_has_no_completions(tiny, cpu) -> None:
     assert complete(tiny(), ByteVocab(), [], config(3), cpu) == []
