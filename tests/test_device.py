@@ -1,4 +1,4 @@
-"""Memory that is not there."""
+"""Memory limits and the choice of a device."""
 
 import json
 import os
@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from sparing import device as memory
-from sparing.device import is_out_of_memory, limited_to_free_ram, pick
+from sparing.device import is_out_of_memory, limit_to_free_ram, pick
 
 
-def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = memory._sizes(Path("/proc/self/status"))["VmData"]
-    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: held + 2**28)
-    with limited_to_free_ram():
+def test_an_allocation_beyond_the_free_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = memory._read_sizes(Path("/proc/self/status"))["VmData"]
+    monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: held + 2**28)
+    with limit_to_free_ram():
         torch.empty(2**27, dtype=torch.uint8)
         with pytest.raises(RuntimeError) as caught:
             torch.empty(2**29, dtype=torch.uint8)
@@ -25,23 +25,23 @@ def test_what_goes_beyond_what_is_free_is_refused(monkeypatch: pytest.MonkeyPatc
     torch.empty(2**29, dtype=torch.uint8)
 
 
-def test_a_limit_that_is_there_already_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**50)
-    with limited_to_free_ram():
+def test_a_lower_existing_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: 2**50)
+    with limit_to_free_ram():
         kept = resource.getrlimit(resource.RLIMIT_DATA)
-        monkeypatch.setattr(memory, "_held_and_free_bytes", lambda: 2**51)
-        with limited_to_free_ram():
+        monkeypatch.setattr(memory, "_used_and_free_bytes", lambda: 2**51)
+        with limit_to_free_ram():
             assert resource.getrlimit(resource.RLIMIT_DATA) == kept
 
 
-def test_other_problems_are_not_shortages() -> None:
+def test_only_failed_allocations_count_as_out_of_memory() -> None:
     assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(torch.OutOfMemoryError("no room"))
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
-@pytest.mark.parametrize("room", [1_100_000_000, 1_300_000_000, 1_600_000_000])
-def test_on_a_cpu_a_batch_that_does_not_fit_goes_in_pieces(room: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit_bytes", [1_100_000_000, 1_300_000_000, 1_600_000_000])
+def test_on_a_cpu_a_batch_that_does_not_fit_is_split(limit_bytes: int, tmp_path: Path) -> None:
     text, run = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("".join(f"{number} lazy dogs\n" for number in range(20_000)))
     wide = ["dim=64", "boom_dim=256"]
@@ -50,8 +50,8 @@ def test_on_a_cpu_a_batch_that_does_not_fit_goes_in_pieces(room: int, tmp_path: 
     said = subprocess.run(
         [sys.executable, "-m", "sparing", "train", "quickstart", "--data", text, "--out", run,
          *(word for change in changes for word in ("--set", change))],
-        # More would fit into this machine, so the limit of the process stands for it.
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (room, room)),
+        # This machine has more memory, so the process is limited instead.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes)),
         env=os.environ | {"SPARING_HOME": str(tmp_path / "home")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_on_a_cpu_a_batch_that_does_not_fit_goes_in_pieces(room: int, tmp_path: 
     assert any("goes in" in entry.get("what", "") for entry in entries)
 
 
-def test_a_gpu_asked_for_by_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_chosen_by_index_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -70,12 +70,12 @@ def test_a_gpu_asked_for_by_number_becomes_the_current_one(monkeypatch: pytest.M
     assert current == [torch.device("cuda:1")]
 
 
-def test_what_is_forgotten_goes_back_to_the_kernel() -> None:
+def test_empty_cache_returns_memory_to_the_kernel() -> None:
     hardware = pick("cpu")
     held = [torch.ones(1 << 14) for _ in range(4000)]
     del held
     before = resident_bytes()
-    hardware.forget()
+    hardware.empty_cache()
     assert resident_bytes() < before - 2e8
 
 

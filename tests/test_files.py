@@ -1,9 +1,10 @@
-"""Files are whole or absent, errors name them, and locks are waited for or refused."""
+"""Atomic writes, errors that name the file, and locks."""
 
 import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,18 +16,19 @@ import pytest
 
 from sparing.errors import UserError
 from sparing.files import (
-    claimed,
-    locked,
+    atomic_folder,
+    atomic_write,
+    claim_folder,
+    lock_folder,
     read_json,
     read_object,
     write_bytes,
     write_json,
-    writing,
 )
 
 
 def fail_half_way(path: Path) -> None:
-    with writing(path) as scratch:
+    with atomic_write(path) as scratch:
         scratch.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -41,12 +43,12 @@ def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_bytes_are_written_whole(tmp_path: Path) -> None:
+def test_all_bytes_of_a_memoryview_are_written(tmp_path: Path) -> None:
     write_bytes(tmp_path / "file", memoryview(b"abcdef").cast("H"))
     assert (tmp_path / "file").read_bytes() == b"abcdef"
 
 
-def test_bytes_that_do_not_fit_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_an_incomplete_write_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from sparing.files import write_bytes\n"
@@ -76,7 +78,7 @@ def test_damaged_json_is_one_line(content: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [[], [1], "text", 3, None, True])
-def test_an_object_is_demanded(data: object, tmp_path: Path) -> None:
+def test_json_that_is_no_object_is_refused(data: object, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(json.dumps(data))
     with pytest.raises(UserError, match=r"file\.json is damaged"):
@@ -85,42 +87,42 @@ def test_an_object_is_demanded(data: object, tmp_path: Path) -> None:
     assert read_object(path) == {"a": 1}
 
 
-def test_a_held_folder_is_refused(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(UserError, match="in use"), locked(tmp_path):
+def test_a_locked_folder_is_refused(tmp_path: Path) -> None:
+    with lock_folder(tmp_path), pytest.raises(UserError, match="in use"), lock_folder(tmp_path):
         pass
 
 
-def test_a_held_folder_can_be_waited_for(tmp_path: Path) -> None:
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with locked(tmp_path, wait_s=math.inf):
+        with lock_folder(tmp_path, wait_s=math.inf):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         thread.start()
         time.sleep(0.1)
         order.append("first")
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert order == ["first", "second"]
 
 
-def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
+def test_a_lock_is_waited_for_up_to_a_limit(tmp_path: Path) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with locked(tmp_path):
+        with lock_folder(tmp_path):
             held.set()
-            let_go.wait(10)
+            let_go.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
-    with pytest.raises(UserError, match="in use"), locked(tmp_path, wait_s=0.1):
+    held.wait(60)
+    with pytest.raises(UserError, match="in use"), lock_folder(tmp_path, wait_s=0.1):
         pass
     threading.Timer(0.1, let_go.set).start()
-    with locked(tmp_path, wait_s=10):
+    with lock_folder(tmp_path, wait_s=60):
         pass
     thread.join()
 
@@ -130,7 +132,7 @@ def test_a_held_folder_can_be_waited_for_so_long(tmp_path: Path) -> None:
     ([], ["config.json"], [".lock", "config.json"]),
     (["notes"], [], [".lock", "notes"]),
 ])  # fmt: skip
-def test_a_folder_made_in_vain_goes_again_and_others_stay(
+def test_a_new_folder_is_removed_if_nothing_was_written(
     before: list[str], written: list[str], left: list[str] | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -139,7 +141,7 @@ def test_a_folder_made_in_vain_goes_again_and_others_stay(
         (folder / name).touch()
 
     def fail() -> None:
-        with claimed(folder):
+        with claim_folder(folder):
             for name in written:
                 (folder / name).touch()
             raise UserError("no")
@@ -149,32 +151,82 @@ def test_a_folder_made_in_vain_goes_again_and_others_stay(
     assert (sorted(os.listdir(folder)) if folder.exists() else None) == left
 
 
-def test_who_waits_for_a_folder_made_in_vain_holds_what_is_there_after_it(tmp_path: Path) -> None:
+def test_a_waiting_process_locks_a_folder_that_was_removed_meanwhile(tmp_path: Path) -> None:
     folder, held, waiting = tmp_path / "run", threading.Event(), threading.Event()
 
     def fail() -> None:
-        with claimed(folder):
+        with claim_folder(folder):
             held.set()
-            waiting.wait(10)
+            waiting.wait(60)
             time.sleep(0.2)
             raise UserError("no")
 
     with ThreadPoolExecutor() as pool:
         failing = pool.submit(fail)
-        held.wait(10)
+        held.wait(60)
         waiting.set()
-        with claimed(folder, wait_s=10):
+        with claim_folder(folder, wait_s=60):
             assert (folder / ".lock").exists()
-            with pytest.raises(UserError, match="in use"), claimed(folder):
+            with pytest.raises(UserError, match="in use"), claim_folder(folder):
                 pass
-        assert isinstance(failing.exception(timeout=10), UserError)
+        assert isinstance(failing.exception(timeout=60), UserError)
 
 
-def test_a_complaint_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+def test_an_error_names_the_target_file(tmp_path: Path) -> None:
     wanted = tmp_path / "picture.png"
-    with pytest.raises(FileNotFoundError) as caught, writing(wanted) as scratch:
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(wanted) as scratch:
         (scratch / "no folder").write_text("")
     assert caught.value.filename == str(scratch / "no folder")
-    with pytest.raises(FileNotFoundError) as caught, writing(wanted) as scratch:
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(wanted) as scratch:
         scratch.open()
     assert caught.value.filename == str(wanted)
+
+
+def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "new" / "folder") as scratch:
+        (scratch / "file").write_text("whole")
+        assert not (tmp_path / "new" / "folder").exists()
+    assert (tmp_path / "new" / "folder" / "file").read_text() == "whole"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]
+
+
+def half_a_folder(folder: Path) -> None:
+    with atomic_folder(folder) as scratch:
+        (scratch / "file").write_text("half")
+        raise RuntimeError
+
+
+def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        half_a_folder(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_first_folder_to_be_finished_is_kept(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "folder") as scratch:
+        (scratch / "file").write_text("late")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "file").write_text("early")
+    assert (tmp_path / "folder" / "file").read_text() == "early"
+
+
+def test_the_temporary_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from sparing.files import atomic_folder\n"
+        "with atomic_folder(Path(sys.argv[1])) as scratch:\n"
+        "    (scratch / 'file').write_text('half'); time.sleep(120)\n"
+    )
+    source = str(Path(__file__).parents[1] / "src")
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "new" / "folder")],
+        env=os.environ | {"PYTHONPATH": source},
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("new/.folder.*/file")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "new" / "folder").exists()
+    with atomic_folder(tmp_path / "new" / "folder") as scratch:
+        (scratch / "file").write_text("whole")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]

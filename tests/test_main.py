@@ -1,4 +1,4 @@
-"""The way in: an interrupt before anything is under way."""
+"""The entry point: Ctrl-C during imports."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparing.__main__ import wait_briefly
+from sparing.__main__ import limit_openmp_spinning
 
 # Ctrl-C while a module is imported, by one that lets it pass or by one that swallows it.
 INTERRUPTED = """
@@ -41,8 +41,8 @@ def test_an_interrupt_while_modules_are_imported_is_quiet(module: str, swallowed
     ("chosen", "spins"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "9"}, "9"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
 )
-def test_threads_wait_briefly_unless_told_otherwise(
+def test_openmp_spinning_is_limited_unless_the_user_chose(
     chosen: dict[str, str], spins: str | None
 ) -> None:
-    wait_briefly(chosen)
+    limit_openmp_spinning(chosen)
     assert chosen.get("GOMP_SPINCOUNT") == spins

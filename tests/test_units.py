@@ -13,13 +13,13 @@ def test_bits_per_byte_and_perplexity() -> None:
     assert units.perplexity(1e9, 1) == math.inf
 
 
-def test_one_is_singular() -> None:
-    assert [units.counted(n, "byte") for n in (0, 1, 2)] == ["0 bytes", "1 byte", "2 bytes"]
-    assert units.counted(1500, "piece") == "1,500 pieces"
+def test_pluralize() -> None:
+    assert [units.pluralize(n, "byte") for n in (0, 1, 2)] == ["0 bytes", "1 byte", "2 bytes"]
+    assert units.pluralize(1500, "piece") == "1,500 pieces"
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(3, "3 B"), (1536, "1.5 KiB"), (5 * 2**20, "5.0 MiB"), (2**41, "2.0 TiB")]
 )
-def test_human_bytes(size: float, text: str) -> None:
-    assert units.human_bytes(size) == text
+def test_format_bytes(size: float, text: str) -> None:
+    assert units.format_bytes(size) == text

@@ -1,4 +1,4 @@
-"""`python -m sparing` is `sparing`."""
+"""Entry point of `sparing` and of `python -m sparing`."""
 
 import os
 import signal
@@ -8,48 +8,48 @@ from contextlib import suppress
 
 
 def run() -> int:
-    """The command line."""
-    wait_briefly(os.environ)
-    main, launched = _imported()
+    """Run the command line and return its exit status."""
+    limit_openmp_spinning(os.environ)
+    main, is_launched = _import_main()
     try:
         status = main()
     except KeyboardInterrupt:
         status = 130
-    if launched():
-        _end(status)
+    if is_launched():
+        _exit_now(status)
     return status
 
 
-def wait_briefly(environ: MutableMapping[str, str]) -> None:
-    """Let torch's threads, as they wait for each other, soon leave a core to whoever needs it.
+def limit_openmp_spinning(environ: MutableMapping[str, str]) -> None:
+    """Make torch's CPU threads give up their core soon while they wait for each other.
 
-    By default they turn round and round for milliseconds: on two cores beside two busy processes
-    that made a small training seven times as long. On an idle machine this costs at most 5 %.
+    By default they spin for milliseconds: on two cores beside two busy processes, a small training
+    took seven times as long. On an idle machine this costs at most 5 %.
     """
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def _imported() -> tuple[Callable[[], int], Callable[[], bool]]:
-    """What we need of our own, imported where an early Ctrl-C does no harm.
+def _import_main() -> tuple[Callable[[], int], Callable[[], bool]]:
+    """Import our own modules in such a way that Ctrl-C ends the process quietly.
 
-    Nothing is under way yet, so it ends the process there and then; an exception would be printed
-    with a traceback by some of the libraries imported and swallowed by others.
+    No work has started yet, so exiting at once is safe. As an exception, Ctrl-C would be printed
+    with a traceback by some of the imported libraries and swallowed by others.
     """
     watched = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    # In the background of a shell it is ignored, and stays so.
+    # A shell makes its background processes ignore SIGINT; leave that as it is.
     if watched:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     from sparing.cli.main import main
-    from sparing.launch import launched
+    from sparing.launch import is_launched
 
     if watched:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return main, launched
+    return main, is_launched
 
 
-def _end(status: int) -> None:
-    """End without taking the interpreter down: threads that joined others may still want it."""
+def _exit_now(status: int) -> None:
+    """Exit without shutting the interpreter down: threads of torch.distributed may still use it."""
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

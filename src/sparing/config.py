@@ -13,7 +13,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sparing.errors import UserError, unknown
+from sparing.errors import UserError, unknown_name
 
 Config = TypeVar("Config")
 
@@ -80,7 +80,7 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
         return _coerce_union(value, arguments, where)
     if origin is Literal:
         if value not in arguments:
-            raise unknown(f"value for {where}:", str(value), [str(a) for a in arguments])
+            raise unknown_name(f"value for {where}:", str(value), [str(a) for a in arguments])
         return value
     if origin is tuple:
         return _coerce_tuple(value, arguments, where)
@@ -159,7 +159,7 @@ def _literal(text: str) -> Any:
 def _refuse_unknown(known: Mapping[str, Any], given: Any, where: str) -> None:
     for name in given:
         if name not in known:
-            raise unknown("setting", f"{where}{name}", [f"{where}{field}" for field in known])
+            raise unknown_name("setting", f"{where}{name}", [f"{where}{field}" for field in known])
 
 
 def _plain(value: Any) -> Any:

@@ -1,19 +1,19 @@
-"""The one exception a user may see: a sentence that says what is wrong and what to do."""
+"""Exceptions whose message is meant for the user."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Bad input. The command line prints it as one line and exits with status 2."""
+    """Bad input. The command line prints the message as one line and exits with status 2."""
 
 
-class LostError(UserError):
-    """Another process of a training is gone, or does not answer in time."""
+class LostProcessError(UserError):
+    """Another process of a distributed run has ended or does not answer in time."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error for a name that does not exist, suggesting the nearest that does."""
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """Return an error for a name that does not exist, with the closest name that does."""
     choices = sorted(known)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"

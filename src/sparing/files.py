@@ -1,10 +1,12 @@
-"""Writing that cannot leave half a file behind, and a lock that dies with its process."""
+"""Atomic writes of files and folders, JSON files, and folder locks."""
 
 import errno
 import fcntl
 import json
 import math
 import os
+import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,35 +19,75 @@ LOCK = ".lock"
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """Yield a scratch path beside `path`; it takes `path`'s place when the block succeeds."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path next to `path`; it replaces `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with naming(path, scratch):
+        with add_path_to_errors(path, scratch):
             yield scratch
-            sync(scratch)
+            fsync(scratch)
             os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
 
 
 @contextmanager
-def naming(path: Path, scratch: Path | None = None) -> Iterator[None]:
-    """Let an OSError inside name `path` where it names no file, as a failed write does not, or
-    one that the user knows nothing of."""
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder; it becomes `folder` when the block succeeds.
+
+    If another process creates `folder` first, that one is kept and this one is deleted.
+    """
+    prefix = f".{folder.name}.{socket.gethostname()}."
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(folder.parent, prefix)
+    scratch = folder.with_name(f"{prefix}{os.getpid()}")
+    scratch.mkdir()
+    try:
+        yield scratch
+        for path in scratch.iterdir():
+            fsync(path)
+        os.rename(scratch, folder)
+    except OSError:
+        if not folder.exists():
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_leftovers(parent: Path, prefix: str) -> None:
+    """Remove temporary folders that killed processes of this machine left behind."""
+    for path in parent.glob(f"{prefix}*"):
+        owner = path.name.removeprefix(prefix)
+        if owner.isdecimal() and (int(owner) == os.getpid() or not _is_alive(int(owner))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def add_path_to_errors(path: Path, scratch: Path | None = None) -> Iterator[None]:
+    """Make an OSError raised inside name `path` instead of no file or the temporary `scratch`."""
     try:
         yield
     except OSError as problem:
-        # One without an error number says all it has in its message, which a file name would hide.
+        # Without an error number the message is all there is, and a file name would hide it.
         if problem.errno is not None:
             hidden = problem.filename in (None, str(scratch))
             problem.filename = str(path) if hidden else problem.filename
         raise
 
 
-def sync(path: Path) -> None:
-    """Push a file (or a folder's entries) to the disk, so that a rename after it is safe."""
+def fsync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk, so that a rename after it is safe."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -54,8 +96,8 @@ def sync(path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Write all of `data` to the disk, or raise an OSError that names `path`."""
-    with naming(path), open(path, "wb") as file:
+    """Write all of `data` to disk, or raise an OSError that names `path`."""
+    with add_path_to_errors(path), open(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -65,13 +107,13 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace `path` by `data`, indented, at once."""
-    with writing(path) as scratch:
+    """Replace `path` atomically by `data` as indented JSON."""
+    with atomic_write(path) as scratch:
         scratch.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in `path`; a UserError when it is missing or damaged."""
+    """Read a JSON file; raise a UserError if it is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -82,7 +124,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; a UserError when it is missing, damaged or anything else."""
+    """Read a JSON object; raise a UserError if the file is missing, damaged or holds no object."""
     found = read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it holds a {type(found).__name__}, not an object")
@@ -90,33 +132,33 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(folder: Path, *, name: str = LOCK, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold `folder` for this process; the kernel lets go of it however the process ends.
+def lock_folder(folder: Path, *, name: str = LOCK, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on `folder`; the kernel releases it however the process ends.
 
-    While another process holds it, wait `wait_s` for that one to let go, then refuse; `math.inf`
-    waits for as long as it takes.
+    If another process holds the lock, wait up to `wait_s` seconds (`math.inf`: for ever), then
+    raise a UserError.
     """
-    with _held(folder, name, time.monotonic() + wait_s):
+    with _acquire(folder, name, time.monotonic() + wait_s):
         yield
 
 
-def _held(folder: Path, name: str, give_up_at: float) -> IO[str]:
-    """The lock's file, which this process holds until it closes it."""
+def _acquire(folder: Path, name: str, give_up_at: float) -> IO[str]:
+    """Return the open lock file; closing it releases the lock."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        # Who held it before may take the folder away at any moment (`claimed`): then once more.
+        # The previous holder may remove the folder at any moment (`claim_folder`); then try again.
         with suppress(FileNotFoundError), ExitStack() as opened:
             handle = opened.enter_context(open(folder / name, "a+", encoding="utf-8"))
-            _wait_for(handle, folder, give_up_at)
+            _flock(handle, folder, give_up_at)
             if os.path.samestat(os.fstat(handle.fileno()), os.stat(folder / name)):
                 opened.pop_all()
                 return handle
 
 
-def _wait_for(handle: IO[str], folder: Path, give_up_at: float) -> None:
+def _flock(handle: IO[str], folder: Path, give_up_at: float) -> None:
     while True:
         try:
-            # Who waits for ever leaves it to the kernel to wake them.
+            # Without a time limit the kernel does the waiting.
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if give_up_at == math.inf else fcntl.LOCK_NB))
             return
         except BlockingIOError:
@@ -126,17 +168,17 @@ def _wait_for(handle: IO[str], folder: Path, give_up_at: float) -> None:
 
 
 @contextmanager
-def claimed(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold `folder` as `locked` does; one that this made goes again if the block fails at once.
+def claim_folder(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Lock `folder` and create it if needed.
 
-    At once: before anything was written into it.
+    If the block fails before it wrote anything into a folder created here, remove it again.
     """
     made = not folder.exists()
-    with locked(folder, wait_s=wait_s):
+    with lock_folder(folder, wait_s=wait_s):
         try:
             yield
         except BaseException:
-            # While it is still held: nobody else can have begun to write there.
+            # The lock is still held, so no other process can have started to write there.
             with suppress(OSError):
                 if made and [path.name for path in folder.iterdir()] == [LOCK]:
                     (folder / LOCK).unlink()

@@ -1,6 +1,6 @@
 """How this process was started: alone, or as one of several by torchrun.
 
-torchrun (and SLURM's `srun` with the same variables) tells it in the environment.
+torchrun, or SLURM's `srun` with the same variables set, describes it in the environment.
 """
 
 import os
@@ -14,54 +14,56 @@ from sparing.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's place among those that train together."""
+    """Position of this process among those of a distributed run."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Place among the processes of this machine: it picks the GPU."""
+    """Rank among the processes of this machine; it selects the GPU."""
     nodes: int = 1
     id: str | None = None
-    """The same for every process of a launch, restarted ones too; None where there is none such."""
+    """The same for every process of a launch, restarted ones included; None if there is no launch
+    or it has no common name."""
 
     def describe(self) -> str:
-        """The place in words."""
+        """Return the rank in words."""
         return f"rank {self.rank} of {self.size}"
 
 
-def launched() -> bool:
-    """Whether a launcher started this process."""
+def is_launched() -> bool:
+    """Whether torchrun or a similar launcher started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def launch() -> Launch:
-    """Read the environment."""
-    if not launched():
+def current_launch() -> Launch:
+    """Return the launch that the environment variables describe."""
+    if not is_launched():
         return Launch()
     return Launch(
-        rank=_number("RANK", 0),
-        size=_number("WORLD_SIZE", 1),
-        local_rank=_number("LOCAL_RANK", 0),
-        nodes=_number("GROUP_WORLD_SIZE", 1),
-        id=_id(),
+        rank=_read_int("RANK", 0),
+        size=_read_int("WORLD_SIZE", 1),
+        local_rank=_read_int("LOCAL_RANK", 0),
+        nodes=_read_int("GROUP_WORLD_SIZE", 1),
+        id=_launch_id(),
     )
 
 
-def _id() -> str | None:
-    """The name given by --rdzv-id; else the launching process, which outlives those it restarts.
+def _launch_id() -> str | None:
+    """The name given by --rdzv-id, or else one made of the launcher's process.
 
-    Several machines have several of these, and so nothing in common but a name.
+    The launcher outlives the processes it restarts. With several machines there are several
+    launchers, so only a given name is common to all of them.
     """
     named = os.environ.get("TORCHELASTIC_RUN_ID")
     if named != "none":
         return named
-    if _number("GROUP_WORLD_SIZE", 1) > 1:
+    if _read_int("GROUP_WORLD_SIZE", 1) > 1:
         return None
-    return f"{socket.gethostname()}:{os.getppid()}:{started(os.getppid())}"
+    return f"{socket.gethostname()}:{os.getppid()}:{process_start_ticks(os.getppid())}"
 
 
-def started(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None where the system does not tell."""
+def process_start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if the system does not say."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
@@ -69,23 +71,23 @@ def started(pid: int) -> int | None:
         return None
 
 
-def age_s(pid: int) -> float | None:
-    """Seconds since a process began."""
-    ticks = started(pid)
+def seconds_since_start(pid: int) -> float | None:
+    """Seconds since a process started; None if the system does not say."""
+    ticks = process_start_ticks(pid)
     if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
         return None
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def launched_at() -> datetime:
-    """The time to name a run after: for all processes of a launcher the one at which it began."""
+    """The time to name a run after: now, or when the launcher started, the same for all ranks."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return datetime.now(UTC)
-    return datetime.now(UTC) - timedelta(seconds=age_s(os.getppid()) or 0)
+    return datetime.now(UTC) - timedelta(seconds=seconds_since_start(os.getppid()) or 0)
 
 
-def _number(name: str, otherwise: int) -> int:
-    given = os.environ.get(name, str(otherwise))
+def _read_int(name: str, default: int) -> int:
+    given = os.environ.get(name, str(default))
     try:
         return int(given)
     except ValueError:

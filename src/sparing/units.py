@@ -1,32 +1,31 @@
-"""Nats, bits per byte, perplexity: the only place where one becomes another; numbers in words."""
+"""Conversions between nats, bits per byte and perplexity, and numbers formatted for people."""
 
 import math
 
+IGNORE_INDEX = -1
+"""Target of a position without a next token: its loss is zero and it is not counted."""
+
 
 def bits_per_byte(nats: float, size_bytes: int) -> float:
-    """Bits needed per byte of text, from the total nats of that text."""
+    """Convert the total nats of a text of `size_bytes` to bits per byte."""
     return nats / math.log(2) / size_bytes
 
 
 def perplexity(nats: float, count: int) -> float:
-    """Exponential of the mean loss over `count` tokens or words; infinite when it overflows."""
+    """Exponential of the mean loss over `count` tokens or words; infinite if it overflows."""
     mean = nats / count
     return math.exp(mean) if mean < 700 else math.inf
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """1, 'byte' -> '1 byte'; 1500, 'byte' -> '1,500 bytes'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def human_bytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-IGNORE_INDEX = -1
-"""Target of a position without a next token: it costs nothing and is not counted."""

@@ -1,4 +1,4 @@
-"""A recipe small enough for tests, dropout and memory as in a real one."""
+"""A recipe small enough for tests, with dropout and memory."""
 
 import torch
 

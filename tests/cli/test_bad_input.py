@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Said, Sparing, settings
 
-from sparing.files import locked
+from sparing.files import lock_folder
 
 
 def refused(said: Said, *words: str) -> None:
@@ -68,7 +68,7 @@ def refused(said: Said, *words: str) -> None:
         (["train", "enwik8_mlstm", "--from", "no/such/copy"], ["no/such/copy"]),
     ],
 )
-def test_it_says_what_is_wrong(
+def test_the_error_says_what_is_wrong(
     command: list[str], words: list[str], sparing: Sparing, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -92,7 +92,7 @@ def test_it_says_what_is_wrong(
         ),
     ],
 )
-def test_absurd_sizes_are_refused_before_they_are_tried(
+def test_absurd_sizes_are_refused_before_allocation(
     name: str, absurd: str, words: list[str], sparing: Sparing, tmp_path: Path
 ) -> None:
     more = [word for each in absurd.split() for word in ("--set", f"model.{each}")]
@@ -122,7 +122,7 @@ def test_unusable_texts_are_refused(
     assert not out.exists()
 
 
-def test_in_a_log_a_complaint_has_a_line_of_its_own(
+def test_in_a_log_an_error_is_a_line_of_its_own(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     more = settings("train.batch=100000")
@@ -140,7 +140,7 @@ def test_a_budget_too_short_for_one_step_is_refused(
     assert not out.exists()
 
 
-def test_so_is_one_that_is_over_when_the_run_has_its_folder(
+def test_a_budget_spent_before_the_first_step_is_refused(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparing.runs.train.spent", lambda *_: 0.0)
@@ -159,13 +159,13 @@ def test_binary_files_train_as_bytes(sparing: Sparing, tmp_path: Path) -> None:
     assert said.status == 0, said.err
 
 
-def test_a_folder_in_use_or_already_used_is_left_alone(
+def test_a_folder_in_use_or_with_a_run_is_not_changed(
     run: Path, sparing: Sparing, corpus: Path
 ) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     said = sparing("train", "quickstart", "--data", corpus, "--out", run, *settings(), "--quiet")
     refused(said, "--resume")
-    with locked(run):
+    with lock_folder(run):
         said = sparing("train", "--resume", "--out", run, "--quiet")
     refused(said, "in use")
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -187,16 +187,14 @@ def test_a_run_that_diverged_says_so(
     refused(sparing("train", "--resume", "--out", out, "--quiet"), "diverged")
 
 
-def test_a_text_that_was_moved_is_asked_for_by_its_place(
-    run: Path, corpus: Path, sparing: Sparing
-) -> None:
+def test_a_moved_text_is_reported_with_its_path(run: Path, corpus: Path, sparing: Sparing) -> None:
     corpus.rename(corpus.with_name("elsewhere"))
     said = sparing("evaluate", run)
     refused(said, f"no text at {corpus}")
     assert "enwik8" not in said.err
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_previous_one_serves(
+def test_a_damaged_checkpoint_is_refused_and_the_previous_one_works(
     run: Path, sparing: Sparing
 ) -> None:
     sparing("train", "--resume", "--out", run, "--set", "train.steps=14", "--quiet")
@@ -213,14 +211,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_serves(
 
 
 @pytest.mark.parametrize("setting", ["train.batch=2", "data.newlines=false"])
-def test_lanes_and_text_cannot_change_under_way(setting: str, run: Path, sparing: Sparing) -> None:
+def test_batch_and_text_cannot_change_on_resume(setting: str, run: Path, sparing: Sparing) -> None:
     before = (run / "config.json").read_bytes()
     said = sparing("train", "--resume", "--out", run, "--set", setting, "--quiet")
     refused(said, setting.partition("=")[0])
     assert (run / "config.json").read_bytes() == before
 
 
-def test_a_missing_checkpoint_does_not_start_anew(run: Path, sparing: Sparing) -> None:
+def test_a_missing_checkpoint_does_not_restart_the_run(run: Path, sparing: Sparing) -> None:
     journal = (run / "metrics.jsonl").read_bytes()
     more = ("--set", "train.steps=20", "--quiet")
     refused(sparing("train", "--resume", "--out", run, "--checkpoint", "bets", *more), "bets")
@@ -229,7 +227,7 @@ def test_a_missing_checkpoint_does_not_start_anew(run: Path, sparing: Sparing) -
     assert (run / "metrics.jsonl").read_bytes() == journal
 
 
-def test_a_second_pass_needs_a_budget(run: Path, sparing: Sparing) -> None:
+def test_resuming_a_finished_run_needs_a_larger_budget(run: Path, sparing: Sparing) -> None:
     before = (run / "config.json").read_bytes()
     said = sparing("train", "--resume", "--out", run, "--set", "optim.lr=1e-3", "--quiet")
     refused(said, "budget is spent")
@@ -245,14 +243,14 @@ def test_a_symbol_never_seen_in_training(sparing: Sparing, corpus: Path, tmp_pat
     path = tmp_path / "symbols"
     more = settings("data.vocab=symbols")
     sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
-    refused(sparing("score", path, "--text", "Ω"), "never seen")
+    refused(sparing("score", path, "--text", "Ω"), "does not occur in the training text")
     said = sparing("generate", path, "--prompt", "Ω")
-    refused(said, "never seen")
+    refused(said, "does not occur in the training text")
     assert not said.out
 
 
 @pytest.mark.parametrize(
-    "verb",
+    "command",
     [
         ["train", "quickstart"],
         ["search", "wikitext2_par_search"],
@@ -263,16 +261,16 @@ def test_a_symbol_never_seen_in_training(sparing: Sparing, corpus: Path, tmp_pat
         ["bench", "train"],
     ],
 )
-def test_an_empty_out_is_not_the_folder_one_is_in(
-    verb: list[str], sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_empty_out_is_not_the_current_folder(
+    command: list[str], sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused(sparing(*verb, "--out", ""), "--out is empty")
-    refused(sparing(*verb, "--out", " "), "--out is empty")
+    refused(sparing(*command, "--out", ""), "--out is empty")
+    refused(sparing(*command, "--out", " "), "--out is empty")
     assert not list(tmp_path.iterdir())
 
 
-def test_empty_data_is_not_the_folder_one_is_in(
+def test_empty_data_is_not_the_current_folder(
     sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -286,7 +284,7 @@ def test_out_must_be_a_folder(sparing: Sparing, corpus: Path) -> None:
     refused(said, "--out names a folder")
 
 
-def test_a_run_without_newlines_is_not_measured_with_them(
+def test_a_run_without_newlines_is_not_evaluated_with_them(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     path, more = tmp_path / "bare", settings("data.newlines=false")
@@ -319,10 +317,10 @@ def test_a_full_disk_is_reported_and_the_old_checkpoint_stays(
     assert sparing("evaluate", run, "--checkpoint", "last", "--bytes", 50).status == 0
 
 
-@pytest.mark.parametrize("verb", ["generate", "board", "compare", "search", "plot", "results"])
-def test_what_several_processes_would_do_twice_is_refused(
-    verb: str, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["generate", "board", "compare", "search", "plot", "results"])
+def test_commands_for_one_process_are_refused_under_torchrun(
+    command: str, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused(sparing(verb, "x"), f"{verb} is for one process")
+    refused(sparing(command, "x"), f"{command} runs in one process only")

@@ -47,7 +47,7 @@ def test_generate_takes_a_trained_run(sparing: Sparing, run: Path) -> None:
     assert report["model"]["dim"] == 16
 
 
-def test_cut_offs_are_found_in_made_up_words_and_in_a_text(sparing: Sparing, corpus: Path) -> None:
+def test_cutoffs_measures_synthetic_words_and_a_text(sparing: Sparing, corpus: Path) -> None:
     words = ("bench", "cutoffs", "--words", 300, "--turns", 1, "--clusters", 2)
     report = sparing(*words, "--data", corpus, "--json").json()
     assert {"commit", "processor", "command"} <= report.keys()
@@ -56,7 +56,7 @@ def test_cut_offs_are_found_in_made_up_words_and_in_a_text(sparing: Sparing, cor
         assert report[name]["2 clusters"]["elapsed_s"] > 0
 
 
-def test_results_are_kept_in_a_file(sparing: Sparing, tmp_path: Path) -> None:
+def test_results_are_appended_to_a_file(sparing: Sparing, tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     for _ in range(2):
         assert sparing("bench", "train", *TINY, *FEW, "--out", path).status == 0
@@ -73,7 +73,7 @@ def test_results_are_kept_in_a_file(sparing: Sparing, tmp_path: Path) -> None:
         (["train", "--set", "model.dmi=3"], "did you mean 'model.dim'?"),
         (["train", *TINY, "--out", "no/such/folder.jsonl"], "cannot be written to"),
         (["train", "--size", "huge"], "huge"),
-        (["train", "--device", "cuda:99"], "cuda"),
+        (["train", "--device", "cuda:99"], "CUDA device"),
         (["generate", *TINY, "--length", "0"], "length must be at least 1"),
         (["generate", *TINY, "--position", "5", *CPU], "too early"),
         (["generate", "no/such/run"], "does not exist"),
@@ -86,7 +86,7 @@ def test_bad_input_is_one_line(sparing: Sparing, words: list[str], answer: str) 
     assert answer in said.err
 
 
-def test_cost_tells_what_blocks_cost_and_whether_it_adds_up(
+def test_cost_reports_blocks_and_the_error_of_their_sum(
     sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sparing.search import cost

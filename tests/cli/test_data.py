@@ -10,7 +10,7 @@ from tests.cli.conftest import Sparing
 from sparing.data.corpora import CORPORA, Corpus
 
 
-def test_cut_offs_of_a_text_of_ones_own(corpus: Path, sparing: Sparing) -> None:
+def test_cutoffs_of_a_text_file(corpus: Path, sparing: Sparing) -> None:
     words = ("data", "cutoffs", corpus, "--clusters", 2, "--dim", 16, "--align", 4)
     found = sparing(*words, "--json").json()
     assert len(found["cutoffs"]) == 2
@@ -24,13 +24,13 @@ def test_cut_offs_of_a_text_of_ones_own(corpus: Path, sparing: Sparing) -> None:
     assert said.startswith(f"cutoffs        {','.join(map(str, found['cutoffs']))}\n")
 
 
-def test_cut_offs_that_cannot_be_are_refused(corpus: Path, sparing: Sparing) -> None:
+def test_impossible_cutoffs_are_refused(corpus: Path, sparing: Sparing) -> None:
     said = sparing("data", "cutoffs", corpus, "--vocab", "bytes", "--head", 250)
     assert said.status == 2
     assert "256 words cannot be cut 3 times with at least 250 in the head" in said.err
 
 
-def test_a_copy_that_is_not_read_is_told_of_and_how_it_would_be(
+def test_an_ignored_local_copy_is_reported(
     corpus: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {"text": f"sha256:{hashlib.sha256(corpus.read_bytes()).hexdigest()}"}
@@ -44,7 +44,11 @@ def test_a_copy_that_is_not_read_is_told_of_and_how_it_would_be(
     again = sparing(*words)
     assert again.status == 0
     assert again.err.count("\n") == 1
-    for said in (f"already, in {folder}", f"--from {corpus} is not read", "remove that folder"):
+    for said in (
+        f"already tokenized in {folder}",
+        f"--from {corpus} is not read",
+        "remove that folder",
+    ):
         assert said in again.err
     shutil.rmtree(folder)
     assert sparing(*words).status == 2

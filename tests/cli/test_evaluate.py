@@ -1,4 +1,4 @@
-"""`sparing evaluate`: nothing asked for is ignored, and no figure takes another's place."""
+"""`sparing evaluate`: no option is ignored, and no result overwrites another."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Said, Sparing
 
-from sparing.evaluate.loss import carried
+from sparing.evaluate.loss import evaluate_streams
 from sparing.runs.folder import RunFolder
 from sparing.train import checkpoint
 from sparing.train.checkpoint import Checkpoint
@@ -25,7 +25,7 @@ def refused(said: Said, *words: str) -> None:
         assert word in said.err
 
 
-def test_what_would_be_ignored_is_refused(run: Path, sparing: Sparing) -> None:
+def test_options_that_would_be_ignored_are_refused(run: Path, sparing: Sparing) -> None:
     before = results(run)
     for words in (
         ("--stride", 4),
@@ -50,10 +50,8 @@ def test_what_would_be_ignored_is_refused(run: Path, sparing: Sparing) -> None:
 
 
 @pytest.mark.parametrize("setting", ["data.corpus=other", "train.batch=2", "recipe=x"])
-def test_settings_that_do_not_matter_here_are_refused(
-    setting: str, run: Path, sparing: Sparing
-) -> None:
-    refused(sparing("evaluate", run, "--set", setting), setting, "would change nothing")
+def test_settings_without_effect_are_refused(setting: str, run: Path, sparing: Sparing) -> None:
+    refused(sparing("evaluate", run, "--set", setting), setting, "has no effect here")
 
 
 def test_a_setting_cannot_be_given_in_two_ways(run: Path, sparing: Sparing) -> None:
@@ -70,7 +68,7 @@ def test_zero_is_a_number_and_not_the_default(run: Path, sparing: Sparing) -> No
     refused(sparing("evaluate", run, "--cache", 0), "at least 1 position")
 
 
-def test_another_reading_has_an_entry_of_its_own(run: Path, sparing: Sparing) -> None:
+def test_every_way_of_evaluating_has_its_own_entry(run: Path, sparing: Sparing) -> None:
     plain = sparing("evaluate", run, "--batch", 4, "--segment", 32, "--json").json()
     other = sparing("evaluate", run, "--batch", 2, "--json").json()
     both = sparing("evaluate", run, "--batch", 2, "--segment", 8, "--json").json()
@@ -83,7 +81,7 @@ def test_another_reading_has_an_entry_of_its_own(run: Path, sparing: Sparing) ->
     assert found[name]["loss_nats"] == cache["loss_nats"]
 
 
-def test_the_batch_of_windows_is_no_reading_of_its_own(run: Path, sparing: Sparing) -> None:
+def test_the_batch_of_windows_is_not_part_of_the_entry(run: Path, sparing: Sparing) -> None:
     assert sparing("evaluate", run, "--window", 8, "--batch", 3).status == 0
     assert "valid, window 8 stride 4" in results(run)
 
@@ -98,7 +96,9 @@ def test_the_segment_of_a_dynamic_evaluation_is_in_its_name(run: Path, sparing: 
     assert {"valid", "valid, segment 32, dynamic"} <= set(results(run))
 
 
-def test_a_sweep_of_memory_reads_segments_that_let_it_tell(run: Path, sparing: Sparing) -> None:
+def test_a_memory_sweep_uses_segments_short_enough_to_show_a_difference(
+    run: Path, sparing: Sparing
+) -> None:
     rows = sparing("evaluate", run, "--memory", "0,1,8,16,32,128", "--json").json()["memory"]
     assert [row["segment"] for row in rows] == [32, 1, 4, 8, 16, 32]
     assert len({row["bits_per_byte"] for row in rows}) == len(rows)
@@ -106,7 +106,7 @@ def test_a_sweep_of_memory_reads_segments_that_let_it_tell(run: Path, sparing: S
     assert said.out.split()[:4] == ["memory", "8", "segment", "4"]
 
 
-def test_a_context_curve_heeds_the_segment(run: Path, sparing: Sparing) -> None:
+def test_a_context_curve_uses_the_given_segment(run: Path, sparing: Sparing) -> None:
     words = ("evaluate", run, "--context", 48, "--set", "model.memory=4", "--json")
     whole = sparing(*words, "--segment", 48).json()
     short = sparing(*words, "--segment", 1, "--batch", 3).json()
@@ -125,7 +125,7 @@ def test_score_takes_a_file_or_a_text(run: Path, sparing: Sparing, tmp_path: Pat
     assert len(sparing("score", run, "--text", "three", "--json").out.splitlines()) == 1
 
 
-def test_another_checkpoint_or_precision_is_another_entry(run: Path, sparing: Sparing) -> None:
+def test_every_checkpoint_and_precision_has_its_own_entry(run: Path, sparing: Sparing) -> None:
     for words in (
         (),
         ("--checkpoint", "best"),
@@ -152,17 +152,17 @@ def test_another_checkpoint_or_precision_is_another_entry(run: Path, sparing: Sp
 
 
 @pytest.mark.parametrize("option", [["--dynamic"], ["--cache", "20"], ["--memory", "0,16"]])
-def test_what_cannot_be_dealt_out_is_refused_among_several(
+def test_options_for_one_process_are_refused_under_torchrun(
     option: list[str], sparing: Sparing, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = sparing("evaluate", run, *option)
     assert said.status == 2
-    assert said.err == f"sparing: {option[0]} is for one process; run it without torchrun\n"
+    assert said.err == f"sparing: {option[0]} runs in one process only; start it without torchrun\n"
 
 
-def test_a_figure_is_of_the_weights_it_was_made_with(
+def test_a_checkpoint_replaced_during_evaluation_does_not_change_the_entry(
     run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(run)
@@ -172,15 +172,15 @@ def test_a_figure_is_of_the_weights_it_was_made_with(
         saved = checkpoint.load(folder.checkpoints, "best", identity)
         newer = Checkpoint(saved.tensors, {**saved.cursor, "step": 999})
         checkpoint.save(folder.checkpoints, "best", newer, identity)
-        return carried(*given, **more)
+        return evaluate_streams(*given, **more)
 
-    monkeypatch.setattr("sparing.runs.evaluate.carried", replaced_meanwhile)
+    monkeypatch.setattr("sparing.runs.evaluate.evaluate_streams", replaced_meanwhile)
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test"]["step"] == before
     assert folder.step("best") == 999
 
 
-def test_the_first_best_of_a_run_does_not_lend_its_name_to_figures_of_the_last(
+def test_a_best_checkpoint_saved_during_evaluation_does_not_change_the_entry(
     run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(run)
@@ -188,9 +188,9 @@ def test_the_first_best_of_a_run_does_not_lend_its_name_to_figures_of_the_last(
 
     def best_meanwhile(*given: Any, **more: Any) -> Any:
         (run / "aside").rename(folder.checkpoints / "best")
-        return carried(*given, **more)
+        return evaluate_streams(*given, **more)
 
-    monkeypatch.setattr("sparing.runs.evaluate.carried", best_meanwhile)
+    monkeypatch.setattr("sparing.runs.evaluate.evaluate_streams", best_meanwhile)
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test, last"]["checkpoint"] == "last"
     assert "test" not in results(run)

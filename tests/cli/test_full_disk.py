@@ -1,4 +1,4 @@
-"""A disk that fills up under a real command: one line, and what was there before still works."""
+"""A full disk: the error is one line, and existing files still work."""
 
 import json
 import os
@@ -20,7 +20,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(main(sys.argv[2:]))
 """
 
-# In a mount namespace of its own: a run on a small disk, resumed with ever more room on it.
+# In its own mount namespace: a run on a small disk, resumed with more and more free space.
 FILLED = """
 import contextlib, io, json, os, subprocess, sys
 from pathlib import Path
@@ -62,7 +62,7 @@ def python(
     return subprocess.run(
         [*within, sys.executable, "-c", program, *map(str, words)],
         env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 
@@ -72,7 +72,9 @@ def one_line(said: str, *words: str) -> None:
         assert word in said
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(run: Path, sparing: Sparing) -> None:
+def test_a_checkpoint_that_does_not_fit_leaves_the_previous_one(
+    run: Path, sparing: Sparing
+) -> None:
     last = run / "checkpoints" / "last"
     limit = (last / "model.safetensors").stat().st_size // 2
     words = ["train", "--resume", "--out", run, "--set", "train.steps=14", "--quiet"]
@@ -102,7 +104,7 @@ def mounted(disk: Path) -> bool:
         return False
 
 
-def test_a_disk_filled_to_any_point_leaves_a_run_that_goes_on(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_can_be_resumed(corpus: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if not mounted(disk):

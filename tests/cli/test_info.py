@@ -1,4 +1,4 @@
-"""`sparing info`: what a token costs, and what a byte costs where that is the same."""
+"""`sparing info`: cost per token, and per byte if a token is a byte."""
 
 from pathlib import Path
 
@@ -6,31 +6,31 @@ import pytest
 from tests.cli.conftest import Sparing
 
 
-def test_where_a_token_is_a_byte_both_prices_are_told(sparing: Sparing) -> None:
+def test_flops_per_byte_equal_flops_per_token_of_a_byte_model(sparing: Sparing) -> None:
     report = sparing("info", "enwik8_sha_rnn", "--json").json()
     assert {"parameters", "state_bytes"} <= report.keys()
     assert report["flops_per_byte"] == report["flops_per_token"] == pytest.approx(124e6, rel=0.01)
 
 
 @pytest.mark.parametrize("vocab", ["words", "characters", "pieces"])
-def test_where_a_token_is_more_there_is_no_price_of_a_byte(vocab: str, sparing: Sparing) -> None:
+def test_other_vocabularies_have_no_flops_per_byte(vocab: str, sparing: Sparing) -> None:
     report = sparing("info", "quickstart", "--set", f"data.vocab={vocab}", "--json").json()
     assert "flops_per_byte" not in report
     assert report["flops_per_token"] > 0
 
 
-def test_a_recipe_for_words_is_priced_by_the_token(sparing: Sparing) -> None:
+def test_a_word_recipe_has_flops_per_token(sparing: Sparing) -> None:
     report = sparing("info", "wikitext2_awd_lstm", "--json").json()
     assert "flops_per_byte" not in report
     assert report["flops_per_token"] > 0
 
 
-def test_a_run_is_priced_too(run: Path, sparing: Sparing) -> None:
+def test_the_cost_of_a_run(run: Path, sparing: Sparing) -> None:
     report = sparing("info", run, "--json").json()
     assert report["flops_per_byte"] == report["flops_per_token"] > 0
 
 
-def test_a_run_is_told_of_in_lines_that_fit(run: Path, sparing: Sparing) -> None:
+def test_the_report_of_a_run_fits_the_line_width(run: Path, sparing: Sparing) -> None:
     lines = sparing("info", run).out.splitlines()
     # A path stays in one piece.
     assert [line for line in lines if len(line) > 100 and "/" not in line] == []
@@ -43,9 +43,7 @@ def test_a_run_is_told_of_in_lines_that_fit(run: Path, sparing: Sparing) -> None
     "setting",
     ["ngrams=1", "ngram_rows=1000", "head_dim=15", "span_starts=-1", "ngram_dim=0", "shrink=0"],
 )
-def test_what_no_model_can_be_made_of_is_refused_in_one_line(
-    setting: str, sparing: Sparing
-) -> None:
+def test_impossible_model_settings_are_refused_in_one_line(setting: str, sparing: Sparing) -> None:
     said = sparing("info", "enwik8_20min_span", "--set", f"model.{setting}")
     assert said.status == 2
     assert said.err.startswith("sparing: bad setting: ")

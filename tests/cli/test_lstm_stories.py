@@ -1,4 +1,4 @@
-"""The LSTM baselines from the command line: train, resume, fine-tune, measure, talk."""
+"""The LSTM baselines from the command line: train, resume, fine-tune, evaluate, generate."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def numbers(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_it_trains_evaluates_generates_and_scores(
+def test_an_lstm_trains_evaluates_generates_and_scores(
     name: str, sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -52,7 +52,7 @@ def test_it_trains_evaluates_generates_and_scores(
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_stopped_and_resumed_it_is_bit_equal(
+def test_a_resumed_run_is_bit_equal(
     name: str, sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -1,10 +1,10 @@
-"""What is said of a fault, and by which of several processes."""
+"""How errors are reported, and by which of several processes."""
 
 import pytest
 import torch
 from tests.cli.conftest import Sparing
 
-from sparing.cli.main import _sentence
+from sparing.cli.main import _message
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("second")
-def test_a_process_that_fails_alone_says_so_and_who_it_is(sparing: Sparing) -> None:
+def test_a_failing_process_reports_its_rank(sparing: Sparing) -> None:
     said = sparing("train", "quickstart", "--device", "tpu", "--out", "nowhere")
     assert said.status == 2
     assert said.err.startswith("sparing: rank 1 of 2: unknown device 'tpu'")
@@ -23,7 +23,7 @@ def test_a_process_that_fails_alone_says_so_and_who_it_is(sparing: Sparing) -> N
 
 
 @pytest.mark.usefixtures("second")
-def test_a_command_that_cannot_be_read_is_told_of_once_a_machine(
+def test_a_usage_error_is_reported_once_per_machine(
     sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = sparing("train", "--no-such-option")
@@ -33,7 +33,7 @@ def test_a_command_that_cannot_be_read_is_told_of_once_a_machine(
 
 
 @pytest.mark.usefixtures("second")
-def test_a_place_that_is_nonsense_is_told_in_one_line(
+def test_an_invalid_world_size_is_one_line(
     sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "many")
@@ -51,12 +51,12 @@ def test_several_machines_need_a_name_for_their_launch(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     said = sparing("train", "quickstart", "--out", "nowhere")
     assert said.status == 2
-    assert "several machines need torchrun --rdzv-id" in said.err
+    assert "on several machines, give torchrun the same --rdzv-id NAME" in said.err
 
 
 @pytest.mark.parametrize("numbers", [1 << 50, 1 << 62])
-def test_what_no_memory_holds_is_told_in_a_sentence(numbers: int) -> None:
+def test_a_failed_allocation_is_reported_as_out_of_memory(numbers: int) -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(numbers)
-    assert "does not fit into this machine's memory" in (_sentence(refused.value) or "")
-    assert _sentence(RuntimeError("a fault of ours")) is None
+    assert "out of memory; choose" in (_message(refused.value) or "")
+    assert _message(RuntimeError("a bug")) is None

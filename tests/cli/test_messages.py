@@ -1,4 +1,4 @@
-"""Help and complaints name things as we do."""
+"""Help texts and usage errors."""
 
 import re
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ def paths(command: Any, *above: str) -> Iterator[tuple[str, ...]]:
         yield from paths(below, *above, name)
 
 
-def test_no_help_speaks_of_types_of_python(sparing: Sparing) -> None:
-    verbs = list(paths(typer.main.get_command(app)))
-    assert len(verbs) > 12
-    for verb in verbs:
-        said = sparing(*verb, "--help")
+def test_help_texts_do_not_name_python_types(sparing: Sparing) -> None:
+    commands = list(paths(typer.main.get_command(app)))
+    assert len(commands) > 12
+    for command in commands:
+        said = sparing(*command, "--help")
         assert said.status == 0
         assert not PYTHON.search(said.out), said.out
     generate = sparing("generate", "--help").out
@@ -37,17 +37,20 @@ def test_no_help_speaks_of_types_of_python(sparing: Sparing) -> None:
     [
         (["train", "quickstart", "--minutes", "abc"], "--minutes takes a number"),
         (["generate", "run", "--length", "1.5"], "--length takes a whole number"),
-        (["evaluate", "run", "--split", "tset"], "unknown --split 'tset'; did you mean 'test'?"),
+        (
+            ["evaluate", "run", "--split", "tset"],
+            "unknown --split 'tset'; did you mean 'test'?",
+        ),
         (["train", "--quite"], "unknown option '--quite'; did you mean '--quiet'?"),
-        (["train", "--xyzzy"], "unknown option '--xyzzy'; --help lists them"),
-        (["evaluate"], "RUN is missing; --help says what it is"),
+        (["train", "--xyzzy"], "unknown option '--xyzzy'; see --help"),
+        (["evaluate"], "RUN is missing; see --help"),
         (["bench", "trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["train", "quickstart", "--set"], "--set needs a value"),
         (["bench", "span", "--limits", "3"], "--limits needs 2 values"),
         (["train", "quickstart", "--resume=1"], "--resume takes no value"),
-        (["train", "quickstart", "b", "c"], "too many words: b c"),
+        (["train", "quickstart", "b", "c"], "too many arguments: b c"),
     ],
 )
-def test_complaints_are_ours(command: list[str], sentence: str, sparing: Sparing) -> None:
+def test_usage_errors_are_reworded(command: list[str], sentence: str, sparing: Sparing) -> None:
     said = sparing(*command)
     assert (said.status, said.err) == (2, f"sparing: {sentence}\n")

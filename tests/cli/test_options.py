@@ -1,10 +1,10 @@
-"""What the verbs have in common."""
+"""Options and output shared by the commands."""
 
 import io
 
 import pytest
 
-from sparing.cli.options import say, show
+from sparing.cli.options import print_report, print_text
 
 WILD = "a\tb\n\x1b[31mred\x07\x00\r\x7f\x9b2Jé€"
 
@@ -25,11 +25,11 @@ class Screen(io.StringIO):
 def said(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     screen = Screen(terminal)
     monkeypatch.setattr("sys.stdout", screen)
-    say(WILD)
+    print_text(WILD)
     return screen.getvalue()
 
 
-def test_a_terminal_is_spared_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_escaped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = said(monkeypatch, terminal=True)
     assert shown == "a\tb\n\\x1b[31mred\\x07\\x00\\x0d\\x7f\\x9b2Jé€"
 
@@ -38,12 +38,12 @@ def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(monkeypatch, terminal=False) == WILD
 
 
-def test_a_report_has_lines_of_a_hundred_columns_and_a_command_to_copy(
+def test_a_report_wraps_at_a_hundred_columns_except_for_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = ["sparing", "train", "quickstart", "--data", "two words", *["--set", "a=1"] * 12]
     parts = {f"part {at}": {"number": 1_000_000 + at, "of": "itit"} for at in range(2)}
-    show({"a": 1, "long": {"command": command, **parts, "word": "x" * 95}}, as_json=False)
+    print_report({"a": 1, "long": {"command": command, **parts, "word": "x" * 95}}, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "a     1",
         f"long  command sparing train quickstart --data 'two words'{' --set a=1' * 12}",
@@ -51,7 +51,7 @@ def test_a_report_has_lines_of_a_hundred_columns_and_a_command_to_copy(
         "      part 1 number 1,000,001, of itit",
         f"      word {'x' * 95}",
     ]
-    show({"long": {f"name{at}": "value" for at in range(10)}}, as_json=False)
+    print_report({"long": {f"name{at}": "value" for at in range(10)}}, as_json=False)
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith(", name6 value,")
     assert second == "      name7 value, name8 value, name9 value"

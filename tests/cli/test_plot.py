@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from sparing.cli.plot import plot
 from sparing.data.tokens import DataConfig
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.sha_rnn import SHARNNConfig
@@ -47,7 +47,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
             data=DataConfig(corpus=str(corpus)),
             train=TrainConfig(steps=2),
         )
-        folder = create(tmp_path / name, run, Bytes(), {"commit": "c0ffee"})
+        folder = create(tmp_path / name, run, ByteVocab(), {"commit": "c0ffee"})
         torch.manual_seed(0)
         saved = Checkpoint({"model": model_tensors(build_model(run))}, {"step": 2})
         checkpoint.save(folder.checkpoints, "best", saved, run.identity())
@@ -111,7 +111,7 @@ def test_focus_on_a_text_of_the_users(make_run: MakeRun, tmp_path: Path) -> None
     assert json.loads(result.stdout) == {"files": [str(out), str(tmp_path / "mine-memory.png")]}
 
 
-def test_context_of_two_runs_shares_a_picture(make_run: MakeRun, tmp_path: Path) -> None:
+def test_context_curves_of_two_runs_share_a_figure(make_run: MakeRun, tmp_path: Path) -> None:
     out = tmp_path / "context.png"
     runs = [make_run("a"), make_run("b", attention_at=())]
     result = sparing_plot(*runs, "--what", "context", "--length", 12, "--windows", 9, "--out", out)
@@ -151,7 +151,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
     assert "no layer of this model" in refusal(make_run("c", memory=0), "--what", "focus")
     assert "does not fit" in refusal(run, "--what", "context", "--length", 10**6)
     assert "at least one window" in refusal(run, "--what", "context", "--windows", 0)
-    assert "it is empty" in refusal(run, "--what", "focus", "--text", "")
+    assert "the text is empty" in refusal(run, "--what", "focus", "--text", "")
     (run / "metrics.jsonl").unlink()
     assert "metrics.jsonl is missing; train the run first" in refusal(run)
     assert not (run / "plots").exists()
@@ -169,13 +169,13 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
         ("curves", "--checkpoint", "best"),
     ],
 )
-def test_an_option_of_another_picture_is_refused(
+def test_an_option_of_another_figure_is_refused(
     make_run: MakeRun, what: str, option: str, value: str
 ) -> None:
     assert f"{option} is for --what" in refusal(make_run(), "--what", what, option, value)
 
 
-def test_unknown_pictures_and_axes_are_refused_by_the_parser(make_run: MakeRun) -> None:
+def test_unknown_figures_and_axes_are_refused_by_the_parser(make_run: MakeRun) -> None:
     run = make_run()
     for option, value in (("--what", "curve"), ("--x", "hours")):
         result = sparing_plot(run, option, value)
@@ -197,7 +197,7 @@ def spanning(tmp_path: Path, *, journal: bool) -> Path:
         model=AdaptiveSpanConfig(vocab_size=256, dim=8, depth=2, heads=2, ff_dim=8, span_limit=64),
         train=TrainConfig(steps=2),
     )
-    folder = create(tmp_path / "spanning", run, Bytes(), {"commit": "c0ffee"})
+    folder = create(tmp_path / "spanning", run, ByteVocab(), {"commit": "c0ffee"})
     model = build_model(run)
     saved = Checkpoint({"model": model_tensors(model)}, {"step": 2})
     checkpoint.save(folder.checkpoints, "best", saved, run.identity())
@@ -217,7 +217,7 @@ def test_spans_are_drawn_by_layer_and_over_training(tmp_path: Path, journal: boo
     assert all((run / "plots" / name).read_bytes().startswith(PNG) for name in names)
 
 
-def test_spans_of_a_run_without_weights_are_those_of_its_journal(tmp_path: Path) -> None:
+def test_spans_of_a_run_without_weights_come_from_its_journal(tmp_path: Path) -> None:
     run = spanning(tmp_path, journal=True)
     shutil.rmtree(run / "checkpoints")
     assert sparing_plot(run, "--what", "spans").exception is None
@@ -225,7 +225,7 @@ def test_spans_of_a_run_without_weights_are_those_of_its_journal(tmp_path: Path)
     assert "no checkpoint" in refusal(run, "--what", "spans", "--checkpoint", "best")
 
 
-def test_spans_before_the_first_entry_of_the_journal_are_refused_whole(tmp_path: Path) -> None:
+def test_spans_need_an_entry_in_the_journal(tmp_path: Path) -> None:
     run = spanning(tmp_path, journal=False)
     (run / "metrics.jsonl").write_text('{"kind": "valid", "step": 2}\n')
     words = refusal(run, "--what", "spans", "--checkpoint", "best")

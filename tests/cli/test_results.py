@@ -70,7 +70,7 @@ def test_a_folder_without_runs_is_refused(sparing: Sparing, tmp_path: Path) -> N
         said = sparing("results", folder)
         assert (said.status, len(said.err.splitlines())) == (2, 1)
         assert words in said.err
-    assert "leave one side out" in sparing("results", tmp_path, "--json", "--markdown").err
+    assert "leave one of them out" in sparing("results", tmp_path, "--json", "--markdown").err
 
 
 @pytest.mark.parametrize(("size", "part"), [(100, True), (1_000_000, False)])

@@ -1,4 +1,4 @@
-"""Adaptive Span from the command line: train, resume, evaluate, write, draw; import."""
+"""Adaptive Span from the command line: train, resume, evaluate, generate, plot, import."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def losses(run: Path) -> list[tuple[int, float, float]]:
     return [(e["step"], e["nats_per_token"], e["span.0.0"]) for e in trained]
 
 
-def test_a_run_goes_on_bit_for_bit_and_everything_works_on_it(
+def test_a_resumed_run_is_bit_equal_and_works_with_every_command(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     name, whole, cut = "enwik8_adaptive_span_small", tmp_path / "whole", tmp_path / "cut"
@@ -52,7 +52,7 @@ def test_a_run_goes_on_bit_for_bit_and_everything_works_on_it(
     assert [Path(file).name for file in drawn] == ["spans.png", "spans-training.png"]
 
 
-def test_a_released_checkpoint_becomes_a_run_that_writes(sparing: Sparing, tmp_path: Path) -> None:
+def test_an_imported_checkpoint_generates_text(sparing: Sparing, tmp_path: Path) -> None:
     file, run = tmp_path / "enwik8.pt", tmp_path / "run"
     torch.save(published(), file, _use_new_zipfile_serialization=False)
     said = sparing("import", "adaptive-span", file, "--out", run, "--json")
@@ -62,5 +62,5 @@ def test_a_released_checkpoint_becomes_a_run_that_writes(sparing: Sparing, tmp_p
     refused = sparing("import", "adaptive-span", Path(__file__), "--out", tmp_path / "other")
     assert (refused.status, refused.err.count("\n")) == (2, 1)
     assert not (tmp_path / "other").exists()
-    unknown = sparing("import", "adaptive-spam", file)
-    assert (unknown.status, unknown.err.count("\n")) == (2, 1)
+    unknown_name = sparing("import", "adaptive-spam", file)
+    assert (unknown_name.status, unknown_name.err.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""From the command line: train, measure, go on, talk."""
+"""From the command line: train, evaluate, resume, generate."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from sparing.runs.recipes import RECIPES
 from sparing.train.journal import TIMINGS, read
 
 
-def test_a_run_leaves_everything_behind(run: Path) -> None:
+def test_a_run_folder_is_complete(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert {
         "config.json",
@@ -47,7 +47,7 @@ def test_evaluate_prints_exact_figures(run: Path, sparing: Sparing) -> None:
     assert few["bytes"] == 100
 
 
-def test_a_cache_is_a_column_of_its_own(run: Path, sparing: Sparing) -> None:
+def test_results_with_a_cache_have_their_own_entry(run: Path, sparing: Sparing) -> None:
     plain = sparing("evaluate", run, "--split", "test", "--json").json()
     words = ("evaluate", run, "--split", "test", "--json", "--cache", 200)
     found = sparing(*words, "--cache-theta", 0.5, "--cache-lambda", 0.2).json()
@@ -76,7 +76,7 @@ def test_loss_against_context(run: Path, sparing: Sparing) -> None:
     assert all(point["bits_per_byte"] > 0 for point in curve.values())
 
 
-def test_resumed_with_more_steps_it_equals_a_longer_run(
+def test_a_run_resumed_with_more_steps_equals_a_longer_run(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     # A constant rate: one that anneals would have known of the longer budget from the start.
@@ -107,7 +107,7 @@ def test_the_same_seed_trains_the_same_model(
     assert (run / weights).read_bytes() == (twin / weights).read_bytes()
 
 
-def test_the_seeds_second_pass(run: Path, sparing: Sparing) -> None:
+def test_resuming_the_best_checkpoint_with_a_lower_rate(run: Path, sparing: Sparing) -> None:
     said = sparing(
         "train", "--resume", "--checkpoint", "best", "--out", run, "--quiet",
         "--set", "optim.lr=1e-3", "--set", "train.steps=16",
@@ -120,7 +120,7 @@ def test_the_seeds_second_pass(run: Path, sparing: Sparing) -> None:
     assert "optim.lr: 0.02 -> 0.001" in provenance["resumed"][0]["changed"]
 
 
-def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Sparing) -> None:
+def test_generate_streams_and_is_reproducible(run: Path, sparing: Sparing) -> None:
     one = sparing("generate", run, "--prompt", "line ", "--length", 30, "--seed", 3)
     two = sparing("generate", run, "--prompt", "line ", "--length", 30, "--seed", 3)
     assert one.status == 0
@@ -131,7 +131,7 @@ def test_generate_streams_and_repeats_itself_with_a_seed(run: Path, sparing: Spa
     assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
 
 
-def test_ranking_by_bits_per_byte_forgives_length(run: Path, sparing: Sparing) -> None:
+def test_ranking_by_bits_per_byte_does_not_favour_short_texts(run: Path, sparing: Sparing) -> None:
     texts = ("--text", "z", "--text", "the quick brown fox jumps over")
     order = {
         words: [
@@ -158,14 +158,14 @@ def test_score_prints_and_ranks(run: Path, sparing: Sparing, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_has_a_price(name: str, sparing: Sparing) -> None:
+def test_every_recipe_has_a_cost(name: str, sparing: Sparing) -> None:
     report = sparing("info", name, "--json").json()
     assert report["parameters"]["deployed"] <= report["parameters"]["training"]
     assert report["flops_per_token"] > 0
     assert report["state_bytes"] > 0
 
 
-def test_info_of_the_seeds_models(sparing: Sparing) -> None:
+def test_parameters_of_the_original_sha_rnn_models(sparing: Sparing) -> None:
     found = {
         name: sparing("info", name, "--json").json()["parameters"]
         for name in ("enwik8_sha_rnn", "enwik8_sha_rnn_4", "enwik8_sha_rnn_0")
@@ -185,7 +185,7 @@ def test_info_of_a_run_and_lists(run: Path, sparing: Sparing) -> None:
 
 
 @pytest.mark.parametrize("vocab", ["characters", "words", "symbols"])
-def test_other_vocabularies_train_evaluate_and_talk(
+def test_other_vocabularies_train_evaluate_and_generate(
     vocab: str, sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / vocab
@@ -206,7 +206,7 @@ def test_every_setting_is_explained(sparing: Sparing) -> None:
     assert all(len(block.splitlines()) == 2 and block.splitlines()[1].strip() for block in blocks)
 
 
-def test_without_a_verb_there_is_help(sparing: Sparing) -> None:
+def test_without_a_command_help_is_printed(sparing: Sparing) -> None:
     for words in ([], ["data"], ["bench"]):
         said = sparing(*words)
         assert said.status == 0

@@ -2,15 +2,15 @@
 
 import pytest
 
-from sparing.cli.train import settled
+from sparing.cli.train import apply_settings
 from sparing.runs.recipes import recipe
 
 
 @pytest.mark.parametrize("name", ["enwik8_adaptive_span", "enwik8_small", "quickstart"])
-def test_a_budget_given_by_hand_replaces_the_recipes_and_no_other(name: str) -> None:
-    train = settled(recipe(name), [], 5.0, None).train
+def test_a_given_budget_replaces_that_of_the_recipe(name: str) -> None:
+    train = apply_settings(recipe(name), [], 5.0, None).train
     assert (train.minutes, train.steps, train.epochs) == (5, None, None)
-    train = settled(recipe(name), ["train.steps=100"], 5.0, None).train
+    train = apply_settings(recipe(name), ["train.steps=100"], 5.0, None).train
     assert (train.minutes, train.steps, train.epochs) == (5, 100, None)
-    train = settled(recipe(name), ["train.epochs=2"], None, None).train
+    train = apply_settings(recipe(name), ["train.epochs=2"], None, None).train
     assert (train.minutes, train.steps, train.epochs) == (None, None, 2)

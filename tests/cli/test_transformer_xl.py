@@ -34,7 +34,7 @@ def bits(said: object) -> float:
     return float(said.json()["bits_per_byte"])  # type: ignore[attr-defined]
 
 
-def test_longer_memory_and_its_settings_load_the_same_weights(xl: Path, sparing: Sparing) -> None:
+def test_memory_settings_can_change_at_evaluation(xl: Path, sparing: Sparing) -> None:
     plain = sparing("evaluate", xl, "--split", "test", "--json")
     assert plain.status == 0, plain.err
     changed = [word for setting in TEST_TIME for word in ("--set", setting)]
@@ -59,14 +59,14 @@ def test_memory_lengths_can_be_swept(xl: Path, sparing: Sparing) -> None:
     assert len({row["bits_per_byte"] for row in rows}) == 3
 
 
-def test_newlines_are_left_out_as_in_the_original(xl: Path, sparing: Sparing) -> None:
+def test_newlines_are_removed_as_in_the_original(xl: Path, sparing: Sparing) -> None:
     report = sparing("evaluate", xl, "--split", "test", "--json").json()
     config = json.loads((xl / "config.json").read_text())
     assert config["data"]["newlines"] is False
     assert report["bytes"] == report["tokens"]
 
 
-def test_dynamic_figures_stand_beside_the_static_ones(xl: Path, sparing: Sparing) -> None:
+def test_dynamic_results_are_reported_next_to_static_ones(xl: Path, sparing: Sparing) -> None:
     static = sparing("evaluate", xl, "--split", "test", "--json").json()
     said = sparing("evaluate", xl, "--split", "test", "--dynamic", "--dynamic-lr", 1e-3, "--json")
     assert said.status == 0, said.err
@@ -87,7 +87,9 @@ def test_dynamic_figures_stand_beside_the_static_ones(xl: Path, sparing: Sparing
     assert "Traceback" not in refused.err
 
 
-def test_it_resumes_generates_and_scores(xl: Path, sparing: Sparing, tmp_path: Path) -> None:
+def test_a_transformer_xl_resumes_generates_and_scores(
+    xl: Path, sparing: Sparing, tmp_path: Path
+) -> None:
     resumed = sparing("train", "--resume", "--out", xl, "--set", "train.steps=34", "--quiet")
     assert resumed.status == 0, resumed.err
     one = sparing("generate", xl, "--prompt", "line 7", "--length", 40, "--seed", 3)
@@ -100,7 +102,7 @@ def test_it_resumes_generates_and_scores(xl: Path, sparing: Sparing, tmp_path: P
 
 
 @pytest.mark.parametrize("shrink", [1, 4])
-def test_words_in_clusters_train_evaluate_and_talk(
+def test_an_adaptive_softmax_trains_evaluates_and_generates(
     shrink: int, sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "words"
@@ -113,7 +115,7 @@ def test_words_in_clusters_train_evaluate_and_talk(
     assert sparing("generate", path, "--prompt", "the quick ", "--length", 8).status == 0
 
 
-def test_cut_offs_beyond_the_vocabulary_are_explained(
+def test_cutoffs_beyond_the_vocabulary_are_refused(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "refused"

@@ -1,4 +1,4 @@
-"""A cache of its own for every test, small corpora, and the shared ones where there are any."""
+"""An empty cache for every test, small corpora, and the shared ones if there are any."""
 
 import hashlib
 import io
@@ -23,7 +23,7 @@ def sha256(data: bytes) -> str:
 
 def zip_of(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return buffer.getvalue()
@@ -40,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder with enwik8.xz and its like."""
+    """The folder with enwik8.xz and other corpora."""
     if not (SHARED / "enwik8.xz").exists():
         pytest.skip("needs enwik8.xz and wikitext-2.tar.xz: set SPARING_DATA to their folder")
     return SHARED

@@ -1,81 +1,44 @@
-""""""
+"""Reading files, archives, folders and the standard library."""
 
+import bz2
 import gzip
-import os
-import signal
-import subprocess
-import sys
-import time
+import io
+import lzma
+import tarfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.conftest import zip_of
 
 from sparing.data import local
 from sparing.data.local import (
-    building,
-    fingerprint,
+    path_fingerprint,
     read_path,
     read_stdlib,
     split_by_bytes,
-    split_of,
+    split_for_file,
+    unpack,
 )
 from sparing.errors import UserError
 
-
-def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
-    with building(tmp_path / "new" / "folder") as scratch:
-        (scratch / "file").write_text("whole")
-        assert not (tmp_path / "new" / "folder").exists()
-    assert (tmp_path / "new" / "folder" / "file").read_text() == "whole"
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]
+FILES = {"a.txt": b"first\n", "folder/b.txt": b"second\n"}
+PACKERS = (lzma.compress, gzip.compress, bz2.compress)
 
 
-def half_a_folder(folder: Path) -> None:
-    with building(folder) as scratch:
-        (scratch / "file").write_text("half")
-        raise RuntimeError
-
-
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError):
-        half_a_folder(tmp_path / "new" / "folder")
-    assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_the_first_to_finish_wins(tmp_path: Path) -> None:
-    with building(tmp_path / "folder") as scratch:
-        (scratch / "file").write_text("late")
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "folder" / "file").write_text("early")
-    assert (tmp_path / "folder" / "file").read_text() == "early"
-
-
-def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
-    program = (
-        "import sys, time; from pathlib import Path; from sparing.data.local import building\n"
-        "with building(Path(sys.argv[1])) as scratch:\n"
-        "    (scratch / 'file').write_text('half'); time.sleep(60)\n"
-    )
-    source = str(Path(__file__).parents[2] / "src")
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "new" / "folder")],
-        env=os.environ | {"PYTHONPATH": source},
-    )
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("new/.folder.*/file")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    assert not (tmp_path / "new" / "folder").exists()
-    with building(tmp_path / "new" / "folder") as scratch:
-        (scratch / "file").write_text("whole")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]
+def tar_of(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 @given(st.text(min_size=60, max_size=300))
-def test_a_split_loses_nothing_and_cuts_no_character(text: str) -> None:
+def test_splitting_keeps_all_bytes_and_whole_characters(text: str) -> None:
     encoded = text.encode("utf-8")
     splits = split_by_bytes(encoded)
     assert list(splits) == ["train", "valid", "test"]
@@ -85,7 +48,7 @@ def test_a_split_loses_nothing_and_cuts_no_character(text: str) -> None:
         assert abs(len(part) - share * len(encoded)) <= 5
 
 
-def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
+def test_a_folder_is_read_as_its_text_files_in_order(tmp_path: Path) -> None:
     for name, data in {
         "b.txt": b"B" * 50,
         "a/z.txt": b"A" * 50,
@@ -98,12 +61,12 @@ def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
     assert read_path(tmp_path) == b"A" * 50 + b"B" * 50
 
 
-def test_a_single_file_may_be_packed_or_binary(tmp_path: Path) -> None:
+def test_a_single_file_may_be_compressed_or_binary(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(gzip.compress(b"\0text" * 50))
     assert read_path(tmp_path / "packed") == b"\0text" * 50
 
 
-def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
+def test_unusable_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "one").write_bytes(b"x")
     (tmp_path / "folder").mkdir()
@@ -120,18 +83,18 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
         read_path(Path("/dev/zero"))
 
 
-def test_a_fingerprint_follows_the_files(tmp_path: Path) -> None:
+def test_a_fingerprint_changes_with_the_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one")
-    before = fingerprint(tmp_path)
-    assert fingerprint(tmp_path) == before
+    before = path_fingerprint(tmp_path)
+    assert path_fingerprint(tmp_path) == before
     (tmp_path / "a.txt").write_bytes(b"three")
-    assert fingerprint(tmp_path) != before
+    assert path_fingerprint(tmp_path) != before
     (tmp_path / "a.txt").write_bytes(b"one")
     (tmp_path / "b.txt").write_bytes(b"two")
-    assert fingerprint(tmp_path) != before
+    assert path_fingerprint(tmp_path) != before
 
 
-def test_the_standard_library_is_read_the_same_twice_and_shared_out_by_file() -> None:
+def test_the_standard_library_is_split_by_file_and_reproducibly() -> None:
     splits = read_stdlib()
     assert splits == read_stdlib()
     total = sum(map(len, splits.values()))
@@ -139,14 +102,14 @@ def test_the_standard_library_is_read_the_same_twice_and_shared_out_by_file() ->
     assert 0.8 < len(splits["train"]) / total < 0.97
     for split, text in splits.items():
         names = [line[8:] for line in text.splitlines() if line.startswith(b"# file: ")]
-        assert {split_of(name.decode()) for name in names} == {split}
+        assert {split_for_file(name.decode()) for name in names} == {split}
         assert names == sorted(names)
         assert not any(b"/tests/" in b"/" + name or b"site-packages" in name for name in names)
         text.decode("utf-8")
 
 
-def test_library_files_keep_their_split_whatever_the_version() -> None:
-    assert [split_of(name) for name in ("ast.py", "json/decoder.py")] == ["train", "valid"]
+def test_the_split_of_a_library_file_depends_on_its_name_only() -> None:
+    assert [split_for_file(name) for name in ("ast.py", "json/decoder.py")] == ["train", "valid"]
 
 
 def test_an_interpreter_without_source_is_refused(
@@ -155,3 +118,93 @@ def test_an_interpreter_without_source_is_refused(
     monkeypatch.setattr(local, "stdlib_folder", lambda: tmp_path)
     with pytest.raises(UserError, match="no Python source"):
         read_stdlib()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [tar_of(FILES), zip_of(FILES), *(pack(tar_of(FILES)) for pack in PACKERS)],
+    ids=["tar", "zip", "tar.xz", "tar.gz", "tar.bz2"],
+)
+def test_archives_are_recognised_by_content(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "named-like-nothing"
+    path.write_bytes(data)
+    assert unpack(path) == FILES
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"plain", *(pack(b"plain") for pack in PACKERS)],
+    # Not the bytes themselves: gzip writes the time of day into them.
+    ids=["plain", "xz", "gz", "bz2"],
+)
+def test_a_plain_file_is_its_only_member(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "text.bin"
+    path.write_bytes(data)
+    assert unpack(path) == {"text.bin": b"plain"}
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "..\\evil"])
+@pytest.mark.parametrize("pack", [tar_of, zip_of])
+def test_names_that_leave_the_folder_are_refused(tmp_path: Path, pack, name: str) -> None:
+    path = tmp_path / "traversal"
+    path.write_bytes(pack({name: b"x"}))
+    with pytest.raises(UserError, match="unsafe name"):
+        unpack(path)
+    assert [found.name for found in tmp_path.iterdir()] == ["traversal"]
+
+
+def test_links_in_an_archive_are_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        member = tarfile.TarInfo("link")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(member)
+    path = tmp_path / "links.tar"
+    path.write_bytes(buffer.getvalue())
+    with pytest.raises(UserError, match=r"holds a link \(link\)"):
+        unpack(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [zip_of(FILES), *(pack(bytes(range(256)) * 9) for pack in PACKERS)],
+    ids=["zip", "xz", "gz", "bz2"],
+)
+def test_a_truncated_archive_is_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "cut"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match="damaged archive") as caught:
+        unpack(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_bzip2_file_and_a_text_with_the_same_first_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    for data, inside in ((bz2.compress(b""), b""), (b"BZhang was here", b"BZhang was here")):
+        path.write_bytes(data)
+        assert unpack(path) == {"text": inside}
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"\x28\xb5\x2f\xfd\x24\x05", "zstd"),
+        (b"7z\xbc\xaf\x27\x1c\x00\x04", "7z"),
+        (b"Rar!\x1a\x07\x01\x00", "rar"),
+        (b"\x04\x22\x4d\x18\x64", "lz4"),
+    ],
+)
+def test_an_unsupported_archive_is_not_taken_for_text(
+    start: bytes, kind: str, tmp_path: Path
+) -> None:
+    for data in (start + bytes(99), gzip.compress(start + bytes(99))):
+        (tmp_path / "text").write_bytes(data)
+        with pytest.raises(UserError, match=f"text is a {kind} archive; unpack it first"):
+            unpack(tmp_path / "text")
+
+
+def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.txt is missing"):
+        unpack(tmp_path / "nowhere.txt")
+    with pytest.raises(UserError, match="is a folder"):
+        unpack(tmp_path)

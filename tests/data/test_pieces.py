@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparing.data.pieces import SENTENCE_CHARACTERS, SPACE_MARK, Pieces
-from sparing.data.vocab import learn, vocab_from_json
+from sparing.data.pieces import SENTENCE_CHARACTERS, SPACE_MARK, PieceVocab
+from sparing.data.vocab import train_vocab, vocab_from_json
 from sparing.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type")
@@ -17,15 +17,15 @@ TEXT = b"".join(
 
 
 @pytest.fixture(scope="module")
-def pieces() -> Pieces:
+def pieces() -> PieceVocab:
     pytest.importorskip("sentencepiece")
-    return Pieces.learn(TEXT, 340)
+    return PieceVocab.train(TEXT, 340)
 
 
 @pytest.fixture(scope="module")
-def par() -> Pieces:
+def par() -> PieceVocab:
     pytest.importorskip("sentencepiece")
-    return Pieces.learn(b"The Well @-@ known cat sat .\nA dog .\n" * 30, 22, style="par")
+    return PieceVocab.train(b"The Well @-@ known cat sat .\nA dog .\n" * 30, 22, style="par")
 
 
 @settings(max_examples=300)
@@ -35,42 +35,42 @@ def par() -> Pieces:
 @example("word " * SENTENCE_CHARACTERS)
 @example("x" * (2 * SENTENCE_CHARACTERS + 1))
 @example(" " * (2 * SENTENCE_CHARACTERS + 1))
-def test_every_utf8_text_comes_back_as_it_was(pieces: Pieces, text: str) -> None:
+def test_decoding_restores_every_utf8_text(pieces: PieceVocab, text: str) -> None:
     encoded = text.encode("utf-8")
     ids = pieces.encode(encoded)
     assert pieces.decode(ids) == encoded
     assert b"".join(pieces.token_bytes(id) for id in ids.tolist()) == encoded
 
 
-def test_pieces_are_longer_than_bytes(pieces: Pieces) -> None:
+def test_pieces_are_longer_than_bytes(pieces: PieceVocab) -> None:
     assert pieces.size == 340
     assert len(pieces.encode(TEXT)) < len(TEXT) / 2
     assert pieces.encode(TEXT).dtype == np.uint16
 
 
-def test_a_text_starts_after_a_newline(pieces: Pieces) -> None:
+def test_a_text_starts_after_a_newline(pieces: PieceVocab) -> None:
     assert pieces.token_bytes(pieces.start) == b"\n"
     assert pieces.encode(b"\n").tolist() == [pieces.start]
 
 
-def test_a_stored_model_gives_the_same_ids(pieces: Pieces, par: Pieces) -> None:
+def test_a_stored_model_gives_the_same_ids(pieces: PieceVocab, par: PieceVocab) -> None:
     for vocab in (pieces, par):
         stored = vocab_from_json(json.loads(json.dumps(vocab.to_json())))
         assert (stored.kind, stored.lossless) == (vocab.kind, vocab.lossless)
         np.testing.assert_array_equal(stored.encode(TEXT), vocab.encode(TEXT))
 
 
-def test_learning_twice_gives_the_same_model(pieces: Pieces) -> None:
-    assert Pieces.learn(TEXT, 340).model == pieces.model
+def test_training_twice_gives_the_same_model(pieces: PieceVocab) -> None:
+    assert PieceVocab.train(TEXT, 340).model == pieces.model
 
 
-def test_cutting_a_long_line_before_a_word_changes_no_piece(pieces: Pieces) -> None:
+def test_cutting_a_long_line_before_a_word_does_not_change_the_pieces(pieces: PieceVocab) -> None:
     line = b" return value" * 200
     assert len(line) > 2 * SENTENCE_CHARACTERS
     assert pieces.encode(line).tolist() == pieces.encode(b" return value").tolist() * 200
 
 
-def test_par_pieces_have_the_seeds_ids_and_fold_case(par: Pieces) -> None:
+def test_par_pieces_have_the_original_ids_and_fold_case(par: PieceVocab) -> None:
     names = [par._processor.id_to_piece(id) for id in range(5)]
     assert names == ["<pad>", "<s>", "</s>", "<unk>", "@-@"]
     assert par.start == 2
@@ -81,36 +81,36 @@ def test_par_pieces_have_the_seeds_ids_and_fold_case(par: Pieces) -> None:
 
 def test_kinds_choose_the_style() -> None:
     pytest.importorskip("sentencepiece")
-    assert learn("pieces", TEXT, 340).kind == "pieces"
-    assert learn("par-pieces", TEXT, 60).kind == "par-pieces"
+    assert train_vocab("pieces", TEXT, 340).kind == "pieces"
+    assert train_vocab("par-pieces", TEXT, 60).kind == "par-pieces"
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_an_impossible_size_is_refused_in_one_line(size: int) -> None:
     pytest.importorskip("sentencepiece")
-    with pytest.raises(UserError, match=f"cannot learn {size} pieces") as caught:
-        Pieces.learn(TEXT, size)
+    with pytest.raises(UserError, match=f"cannot make {size} pieces") as caught:
+        PieceVocab.train(TEXT, size)
     assert "\n" not in str(caught.value)
 
 
-def test_a_refused_size_is_answered_with_one_that_works() -> None:
+def test_the_error_for_an_impossible_size_names_a_possible_one() -> None:
     pytest.importorskip("sentencepiece")
     with pytest.raises(UserError, match=r"at most: set data\.vocab_size=(\d+) or less$") as caught:
-        Pieces.learn(TEXT, 100_000)
+        PieceVocab.train(TEXT, 100_000)
     most = int(str(caught.value).partition("vocab_size=")[2].split()[0])
-    assert Pieces.learn(TEXT, most).size == most
+    assert PieceVocab.train(TEXT, most).size == most
     with pytest.raises(UserError, match=r"set data\.vocab_size above (\d+)$") as caught:
-        Pieces.learn(TEXT, 10)
-    assert Pieces.learn(TEXT, int(str(caught.value).split()[-1]) + 1)
+        PieceVocab.train(TEXT, 10)
+    assert PieceVocab.train(TEXT, int(str(caught.value).split()[-1]) + 1)
     with pytest.raises(UserError, match="nothing but white space"):
-        Pieces.learn(b"  \n" * 50, 300)
+        PieceVocab.train(b"  \n" * 50, 300)
 
 
-def test_text_that_is_not_utf8_is_refused(pieces: Pieces) -> None:
+def test_text_that_is_not_utf8_is_refused(pieces: PieceVocab) -> None:
     with pytest.raises(UserError, match="not UTF-8"):
         pieces.encode(b"\xff")
     with pytest.raises(UserError, match="not UTF-8"):
-        Pieces.learn(b"abc\xff", 300)
+        PieceVocab.train(b"abc\xff", 300)
 
 
 def test_a_damaged_model_is_refused() -> None:

@@ -1,3 +1,5 @@
+"""The text of a corpus: from a copy, from the cache, downloaded, or a file of one's own."""
+
 import dataclasses
 import lzma
 import threading
@@ -11,11 +13,10 @@ from pathlib import Path
 import pytest
 from tests.data.conftest import PARTS, TEXT, sha256, zip_of
 
-from sparing.data import fetch
-from sparing.data import splits as reading
-from sparing.data.corpora import CORPORA, Corpus
-from sparing.data.local import SPLITS
-from sparing.data.splits import get, read_splits
+from sparing.data import download
+from sparing.data import splits as module
+from sparing.data.corpora import CORPORA, SPLITS, Corpus
+from sparing.data.splits import cache_dir, fetch_corpus, fingerprint, read_splits
 from sparing.errors import UserError
 
 
@@ -27,7 +28,7 @@ class Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
     """A folder and the address it is served at."""
-    monkeypatch.setattr(fetch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(download, "PAUSE_S", 0.0)
     folder = tmp_path / "site"
     folder.mkdir()
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
@@ -39,7 +40,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
 
 
 @pytest.mark.usefixtures("digits", "wiki")
-def test_a_folder_given_by_hand_or_by_variable_is_searched(
+def test_a_given_folder_and_that_of_the_variable_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "shared"
@@ -48,11 +49,11 @@ def test_a_folder_given_by_hand_or_by_variable_is_searched(
     assert read_splits("digits", folder)["test"] == TEXT[90:]
     monkeypatch.setenv("SPARING_DATA", str(folder))
     assert read_splits("digits")["test"] == TEXT[90:]
-    with pytest.raises(UserError, match="wiki has no public home"):
+    with pytest.raises(UserError, match="wiki cannot be downloaded"):
         read_splits("wiki")
 
 
-def test_get_downloads_once_and_keeps_only_the_splits(
+def test_fetching_downloads_once_and_keeps_only_the_splits(
     digits: Corpus, site: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = site
@@ -64,7 +65,7 @@ def test_get_downloads_once_and_keeps_only_the_splits(
         checksums={**digits.checksums, "digits.zip": sha256(archive)},
     )
     monkeypatch.setitem(CORPORA, "digits", online)
-    kept = get("digits", progress=False)
+    kept = fetch_corpus("digits", progress=False)
     assert kept == cache / "corpora" / "digits"
     assert {path.name for path in kept.iterdir()} == {"train.txt", "valid.txt", "test.txt"}
     assert not (cache / "downloads" / "digits").exists()
@@ -72,7 +73,7 @@ def test_get_downloads_once_and_keeps_only_the_splits(
     assert read_splits("digits")["valid"] == TEXT[80:90]
 
 
-def test_who_needs_the_same_download_waits_and_takes_what_the_other_has_stored(
+def test_concurrent_readers_share_one_download(
     digits: Corpus, site: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = site
@@ -84,24 +85,24 @@ def test_who_needs_the_same_download_waits_and_takes_what_the_other_has_stored(
     def slow(*arguments: object, **options: object) -> dict[str, bytes]:
         fetched.append(1)
         asked.set()
-        assert proceed.wait(10)
+        assert proceed.wait(60)
         return whole(*arguments, **options)  # type: ignore[arg-type]
 
-    whole = reading._fetch
-    monkeypatch.setattr(reading, "_fetch", slow)
+    whole = module._download_from
+    monkeypatch.setattr(module, "_download_from", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(read_splits, "digits", progress=False)
-        assert asked.wait(10)
+        assert asked.wait(60)
         second = pool.submit(read_splits, "digits", progress=False)
         time.sleep(0.1)
         assert not second.done()
         proceed.set()
-        assert first.result(10) == second.result(10)
+        assert first.result(60) == second.result(60)
     assert len(fetched) == 1
     assert not (cache / "downloads" / "digits").exists()
 
 
-def test_three_plain_files_are_a_home_too(
+def test_a_corpus_can_be_downloaded_as_three_plain_files(
     wiki: Corpus, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = site
@@ -127,21 +128,21 @@ def test_a_download_with_wrong_text_is_not_kept(
 
 
 @pytest.mark.usefixtures("digits")
-def test_a_kept_copy_that_was_changed_is_noticed(tmp_path: Path) -> None:
+def test_a_modified_cached_copy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(TEXT)
-    folder = get("digits", tmp_path / "copy")
+    folder = fetch_corpus("digits", tmp_path / "copy")
     (folder / "valid.txt").write_bytes(b"x" * 10)
     with pytest.raises(UserError, match="wrong checksum for digits"):
         read_splits("digits")
-    get("digits", tmp_path / "copy")
+    fetch_corpus("digits", tmp_path / "copy")
     assert read_splits("digits")["valid"] == TEXT[80:90]
 
 
-def test_any_file_is_a_corpus(tmp_path: Path) -> None:
+def test_any_text_file_is_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_bytes(TEXT)
     splits = read_splits(str(tmp_path / "own.txt"))
     assert [len(splits[split]) for split in SPLITS] == [90, 5, 5]
-    with pytest.raises(UserError, match="--from is for corpora with a public home"):
+    with pytest.raises(UserError, match="--from is for corpora that can be downloaded"):
         read_splits(str(tmp_path / "own.txt"), tmp_path)
 
 
@@ -152,14 +153,78 @@ def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
     if name == "enwik9":
         assert "did you mean 'enwik8'" in str(caught.value)
     with pytest.raises(UserError, match="unknown corpus"):
-        get(name)
+        fetch_corpus(name)
 
 
 @pytest.mark.parametrize("name", ["nowhere/text", "moved.txt"])
-def test_a_text_that_is_not_there_is_no_misspelt_corpus(name: str) -> None:
-    with pytest.raises(UserError, match=f"^there is no text at {name}; bring it back"):
+def test_a_missing_path_is_not_taken_for_a_misspelled_corpus(name: str) -> None:
+    with pytest.raises(UserError, match=f"^there is no text at {name}; put it back"):
         read_splits(name)
 
 
-def test_the_standard_library_needs_no_getting() -> None:
-    assert (get("python-stdlib") / "ast.py").exists()
+def test_the_standard_library_needs_no_download() -> None:
+    assert (fetch_corpus("python-stdlib") / "ast.py").exists()
+
+
+def test_the_cache_has_a_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path
+    monkeypatch.delenv("SPARING_HOME")
+    assert cache_dir() == Path.home() / ".cache" / "sparing"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [TEXT, lzma.compress(TEXT), zip_of({"digits": TEXT, "readme": b"x"})],
+    ids=["plain", "xz", "zip"],
+)
+@pytest.mark.usefixtures("digits")
+def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "copy").write_bytes(data)
+    splits = read_splits("digits", tmp_path / "copy")
+    assert splits == {"train": TEXT[:80], "valid": TEXT[80:90], "test": TEXT[90:]}
+
+
+@pytest.mark.parametrize("pattern", ["wiki-v1/wiki.{}.tokens", "{}.txt"])
+@pytest.mark.usefixtures("wiki")
+def test_member_files_become_splits(tmp_path: Path, pattern: str) -> None:
+    archive = zip_of({pattern.format(split): text for split, text in PARTS.items()})
+    (tmp_path / "copy").write_bytes(archive)
+    assert read_splits("wiki", tmp_path / "copy") == PARTS
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    for split, text in PARTS.items():
+        (folder / Path(pattern.format(split)).name).write_bytes(text)
+    assert read_splits("wiki", folder) == PARTS
+
+
+@pytest.mark.usefixtures("digits", "wiki")
+def test_wrong_copies_are_refused_and_not_deleted(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.write_bytes(TEXT[::-1])
+    with pytest.raises(UserError, match=r"wrong checksum .* expected sha256:.* found sha256:"):
+        read_splits("digits", copy)
+    copy.write_bytes(TEXT[:-1])
+    with pytest.raises(UserError, match="holds 99 bytes, but digits has 100"):
+        read_splits("digits", copy)
+    copy.write_bytes(zip_of({"wiki.valid.tokens": PARTS["valid"]}))
+    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens or train\.txt"):
+        read_splits("wiki", copy)
+    with pytest.raises(UserError, match="is missing"):
+        read_splits("digits", tmp_path / "nowhere")
+    assert copy.exists()
+
+
+def test_part_of_text8_has_a_name_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "text8_first_1000").write_bytes(b"a prefix  " * 100)
+    with pytest.raises(UserError, match=r"1,000 bytes, but text8 has .*the name text8-prefix"):
+        read_splits("text8", tmp_path / "text8_first_1000")
+    splits = read_splits("text8-prefix", tmp_path)
+    assert [len(splits[split]) for split in SPLITS] == [900, 50, 50]
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        fingerprint("text8-prefix")
+
+
+def test_half_of_wikitext_103_is_refused(shared_data: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens"):
+        read_splits("wikitext-103", shared_data / "wikitext-103-valid-test.tar.xz")

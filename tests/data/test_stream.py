@@ -1,4 +1,4 @@
-""""""
+"""Streams: lanes, segments, epochs, resuming and prefetching."""
 
 from collections.abc import Iterator
 from itertools import islice, pairwise
@@ -16,7 +16,7 @@ from sparing.data.stream import (
     Segment,
     Stream,
     StreamConfig,
-    _lengths,
+    _draw_lengths,
     prefetch,
 )
 from sparing.data.tokens import Split
@@ -40,7 +40,7 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         length_std=draw(st.sampled_from([0.0, 5.0, 40.0])),
         halved=draw(st.sampled_from([0.0, 0.05, 1.0])),
         longest=draw(st.sampled_from([None, 1, 25])),
-        filled=draw(st.booleans()),
+        pad_last=draw(st.booleans()),
         random_epoch_offset=draw(st.booleans()),
     )
     least = config.batch * config.segment
@@ -80,7 +80,7 @@ def test_each_input_is_the_token_before_its_target(made: tuple[Split, StreamConf
 
 
 @given(streams())
-def test_lanes_run_on_from_segment_to_segment(made: tuple[Split, StreamConfig]) -> None:
+def test_lanes_are_contiguous_across_segments(made: tuple[Split, StreamConfig]) -> None:
     split, config = made
     lanes = torch.cat([s.targets_BT for s in Stream(split, config).one_epoch()], dim=1)
     lengths = [len(lane[lane != IGNORE_INDEX]) for lane in lanes]
@@ -91,9 +91,7 @@ def test_lanes_run_on_from_segment_to_segment(made: tuple[Split, StreamConfig]) 
 
 
 @given(streams(), st.integers(0, 30))
-def test_the_cursor_alone_resumes_the_stream(
-    made: tuple[Split, StreamConfig], stopped: int
-) -> None:
+def test_a_stream_resumes_from_its_cursor(made: tuple[Split, StreamConfig], stopped: int) -> None:
     whole = list(islice(Stream(*made).segments(), stopped + 4))
     cursor = whole[stopped].cursor
     resumed = islice(Stream(*made, cursor=cursor).segments(), 3)
@@ -101,7 +99,9 @@ def test_the_cursor_alone_resumes_the_stream(
 
 
 @given(streams(), st.integers(1, 4))
-def test_processes_tile_the_whole(made: tuple[Split, StreamConfig], processes: int) -> None:
+def test_the_lanes_of_all_processes_make_up_the_batch(
+    made: tuple[Split, StreamConfig], processes: int
+) -> None:
     split, config = made
     assume(config.batch >= processes)
     edges = [config.batch * process // processes for process in range(processes + 1)]
@@ -136,7 +136,7 @@ def test_a_short_example_by_hand() -> None:
     assert stream.tokens_per_epoch == 7
 
 
-def test_a_turned_text_begins_elsewhere_in_every_later_epoch() -> None:
+def test_random_epoch_offset_starts_every_later_epoch_elsewhere() -> None:
     stream = Stream(
         counting(40), StreamConfig(batch=2, segment=5, random_epoch_offset=True, seed=3)
     )
@@ -152,9 +152,9 @@ def test_a_turned_text_begins_elsewhere_in_every_later_epoch() -> None:
     assert len({int(lanes[0, 0]) for lanes in epochs}) == 3
 
 
-def test_a_filled_segment_reads_on_and_counts_no_more() -> None:
+def test_a_padded_last_segment_has_no_extra_targets() -> None:
     plain = list(Stream(counting(10), StreamConfig(batch=2, segment=3)).one_epoch())
-    filled = list(Stream(counting(10), StreamConfig(batch=2, segment=3, filled=True)).one_epoch())
+    filled = list(Stream(counting(10), StreamConfig(batch=2, segment=3, pad_last=True)).one_epoch())
     assert same(filled[0], plain[0])
     assert filled[1].inputs_BT.tolist() == [[2, 3, 4], [7, 8, 9]]
     assert filled[1].targets_BT.tolist() == [[3, 4, IGNORE_INDEX], [8, 9, IGNORE_INDEX]]
@@ -163,7 +163,7 @@ def test_a_filled_segment_reads_on_and_counts_no_more() -> None:
 
 def lengths(count: int, segment: int, **settings: float) -> np.ndarray:
     config = StreamConfig(batch=1, segment=segment, randomised=True, **settings)
-    return _lengths(np.random.default_rng(1), config, count)
+    return _draw_lengths(np.random.default_rng(1), config, count)
 
 
 def test_randomised_lengths_are_distributed_as_published() -> None:
@@ -175,7 +175,7 @@ def test_randomised_lengths_are_distributed_as_published() -> None:
     assert lengths(1000, 8).min() == 5
 
 
-def test_lengths_of_awd_lstm_lie_on_both_sides_of_the_segment() -> None:
+def test_lengths_of_awd_lstm_vary_around_the_segment() -> None:
     drawn = lengths(200_000, 70, longest=90)
     near = drawn[drawn > 52]
     assert near.mean() == pytest.approx(69.5, abs=0.1)
@@ -185,7 +185,7 @@ def test_lengths_of_awd_lstm_lie_on_both_sides_of_the_segment() -> None:
     assert 85 < drawn.max() <= 90
 
 
-def test_every_number_of_the_lengths_can_be_set() -> None:
+def test_the_distribution_of_lengths_can_be_set() -> None:
     assert set(lengths(500, 70, length_std=0.0, halved=0.0)) == {70}
     assert set(lengths(500, 70, length_std=0.0, halved=1.0)) == {35}
     assert lengths(500, 70, length_std=20.0, halved=0.0, longest=75).max() == 75
@@ -222,7 +222,7 @@ def test_a_cursor_of_another_corpus_is_refused() -> None:
         Stream(counting(20), StreamConfig(batch=2, segment=2), cursor=Cursor(0, 3, 50))
 
 
-def test_a_mapped_file_is_read_as_the_array_is(tmp_path: Path) -> None:
+def test_a_memory_mapped_file_gives_the_same_segments_as_an_array(tmp_path: Path) -> None:
     def draw(split: Split) -> Iterator[Segment]:
         return Stream(split, StreamConfig(batch=3, segment=5)).one_epoch()
 
@@ -236,7 +236,7 @@ def stream() -> Stream:
     return Stream(split, StreamConfig(batch=4, segment=8))
 
 
-def test_a_cpu_gets_the_very_same_segments() -> None:
+def test_prefetch_on_a_cpu_passes_segments_through() -> None:
     segments = list(stream().one_epoch())
     passed = list(prefetch(iter(segments), torch.device("cpu")))
     assert all(one is other for one, other in zip(segments, passed, strict=True))
@@ -244,7 +244,7 @@ def test_a_cpu_gets_the_very_same_segments() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_gets_equal_segments_in_order() -> None:
+def test_prefetch_to_a_gpu_keeps_values_and_order() -> None:
     device = torch.device("cuda", 0)
     passed = list(prefetch(stream().one_epoch(), device))
     for one, other in zip(stream().one_epoch(), passed, strict=True):

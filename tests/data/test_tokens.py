@@ -12,13 +12,13 @@ from sparing.data import tokens
 from sparing.data.local import split_by_bytes
 from sparing.data.tokens import (
     DataConfig,
-    first_bytes,
+    drop_newlines,
     open_tokens,
     prepare,
-    tokens_from_text,
-    without_newlines,
+    split_from_text,
+    truncate_split,
 )
-from sparing.data.vocab import Bytes, learn
+from sparing.data.vocab import ByteVocab, train_vocab
 from sparing.errors import UserError
 
 TEXT = b"the cat sat on the mat .\nthe dog  sat .\n\n" * 25
@@ -38,7 +38,7 @@ def config(corpus: Path, **settings: Any) -> DataConfig:
 
 @pytest.mark.filterwarnings("ignore:builtin type")
 @pytest.mark.parametrize("kind", KINDS)
-def test_prepared_tokens_stand_for_the_text(corpus: Path, kind: Any) -> None:
+def test_tokens_decode_to_the_text(corpus: Path, kind: Any) -> None:
     if kind == "pieces":
         pytest.importorskip("sentencepiece")
     size = 290 if kind == "pieces" else None
@@ -53,7 +53,7 @@ def test_prepared_tokens_stand_for_the_text(corpus: Path, kind: Any) -> None:
             assert found.vocab.decode(split.ids) == text
 
 
-def test_ids_are_mapped_and_cannot_be_changed(corpus: Path) -> None:
+def test_ids_are_memory_mapped_and_read_only(corpus: Path) -> None:
     ids = prepare(config(corpus), progress=False).split("train").ids
     assert isinstance(ids, np.memmap)
     assert ids.dtype == np.uint8
@@ -62,7 +62,7 @@ def test_ids_are_mapped_and_cannot_be_changed(corpus: Path) -> None:
 
 
 def test_each_splits_text_has_a_checksum(corpus: Path) -> None:
-    found = prepare(config(corpus, vocab="symbols"), progress=False).texts()
+    found = prepare(config(corpus, vocab="symbols"), progress=False).text_sha256()
     parts = split_by_bytes(TEXT)
     assert found == {name: hashlib.sha256(text).hexdigest() for name, text in parts.items()}
 
@@ -80,7 +80,9 @@ def test_a_full_disk_leaves_no_folder(
     assert list((cache / "tokens").iterdir()) == []
 
 
-def test_a_second_call_reads_no_corpus(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_does_not_read_the_corpus(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = prepare(config(corpus), progress=False)
     monkeypatch.setattr(tokens, "read_splits", None)
     second = prepare(config(corpus), progress=False)
@@ -88,7 +90,7 @@ def test_a_second_call_reads_no_corpus(corpus: Path, monkeypatch: pytest.MonkeyP
     assert second.config == first.config
 
 
-def test_a_changed_file_or_setting_is_prepared_anew(corpus: Path) -> None:
+def test_a_changed_file_or_setting_is_tokenized_again(corpus: Path) -> None:
     first = prepare(config(corpus), progress=False)
     assert prepare(config(corpus, newlines=False), progress=False).folder != first.folder
     corpus.write_bytes(TEXT + b"more\n")
@@ -111,19 +113,19 @@ def test_folders_are_named_after_corpus_and_vocabulary(corpus: Path, cache: Path
 
 def test_a_failure_leaves_no_folder(corpus: Path, cache: Path) -> None:
     corpus.write_bytes(b"a" * 1000 + b"b" * 100)
-    with pytest.raises(UserError, match="never seen in training"):
+    with pytest.raises(UserError, match="does not occur in the training text"):
         prepare(config(corpus, vocab="symbols"), progress=False)
     assert list((cache / "tokens").iterdir()) == []
 
 
-def test_newlines_can_be_removed_before_tokenising(corpus: Path) -> None:
+def test_newlines_can_be_removed_before_tokenizing(corpus: Path) -> None:
     found = prepare(config(corpus, vocab="symbols", newlines=False), progress=False)
     assert found.vocab.size == len(set(TEXT)) - 1
     assert b"\n" not in found.vocab.decode(found.split("train").ids)
 
 
 @pytest.mark.parametrize("damage", ["cut", "grown", "missing"])
-def test_a_damaged_bin_is_refused_by_name(corpus: Path, damage: str) -> None:
+def test_a_damaged_token_file_is_refused_by_name(corpus: Path, damage: str) -> None:
     folder = prepare(config(corpus), progress=False).folder
     path = folder / "valid.bin"
     if damage == "missing":
@@ -161,7 +163,7 @@ def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "pieces"])
-def test_a_binary_file_is_for_bytes_only(corpus: Path, kind: Any) -> None:
+def test_a_binary_file_needs_the_bytes_vocabulary(corpus: Path, kind: Any) -> None:
     corpus.write_bytes(TEXT + b"\0")
     with pytest.raises(UserError, match=r"NUL bytes.*vocab=bytes"):
         prepare(config(corpus, vocab=kind), progress=False)
@@ -176,44 +178,44 @@ def test_bad_settings_and_names_are_refused(corpus: Path) -> None:
 
 
 def test_text_in_memory_becomes_a_split() -> None:
-    split = tokens_from_text(b"two words\n", Bytes())
+    split = split_from_text(b"two words\n", ByteVocab())
     assert (split.ids.tolist(), split.size_bytes) == (list(b"two words\n"), 10)
     assert (split.words, split.start) == (3, 10)
     with pytest.raises(UserError, match="empty"):
-        tokens_from_text(b"", Bytes())
+        split_from_text(b"", ByteVocab())
 
 
 @pytest.mark.parametrize("kind", ["bytes", "symbols", "characters"])
-def test_newline_tokens_can_be_left_out_of_a_split(kind: str) -> None:
-    vocab = learn(kind, TEXT)
-    split = without_newlines(tokens_from_text(TEXT, vocab), vocab)
+def test_newlines_can_be_dropped_from_a_split(kind: str) -> None:
+    vocab = train_vocab(kind, TEXT)
+    split = drop_newlines(split_from_text(TEXT, vocab), vocab)
     assert vocab.decode(split.ids) == TEXT.replace(b"\n", b"")
     assert split.size_bytes == split.ids.size
     assert split.words == len(TEXT.split())
 
 
-def test_newlines_cannot_be_left_out_of_words() -> None:
-    vocab = learn("words", TEXT)
+def test_newlines_cannot_be_dropped_from_words() -> None:
+    vocab = train_vocab("words", TEXT)
     with pytest.raises(UserError, match="no-newlines protocol"):
-        without_newlines(tokens_from_text(TEXT, vocab), vocab)
+        drop_newlines(split_from_text(TEXT, vocab), vocab)
 
 
-def test_a_vocabulary_without_newlines_has_none_to_leave_out() -> None:
-    vocab = learn("symbols", b"a b")
-    split = tokens_from_text(b"b a", vocab)
-    assert without_newlines(split, vocab) is split
+def test_dropping_newlines_without_any_returns_the_same_split() -> None:
+    vocab = train_vocab("symbols", b"a b")
+    split = split_from_text(b"b a", vocab)
+    assert drop_newlines(split, vocab) is split
 
 
-def test_a_split_is_cut_after_whole_tokens() -> None:
-    vocab = learn("characters", "aé\n".encode())
-    split = tokens_from_text("aéa\na".encode(), vocab)
-    cut = first_bytes(split, 4, vocab)
+def test_a_truncated_split_ends_with_a_whole_token() -> None:
+    vocab = train_vocab("characters", "aé\n".encode())
+    split = split_from_text("aéa\na".encode(), vocab)
+    cut = truncate_split(split, 4, vocab)
     assert vocab.decode(cut.ids) == "aéa".encode()
     assert (cut.size_bytes, cut.words) == (4, 1)
-    assert vocab.decode(first_bytes(split, 2, vocab).ids) == b"a"
-    assert first_bytes(split, 6, vocab) is split
+    assert vocab.decode(truncate_split(split, 2, vocab).ids) == b"a"
+    assert truncate_split(split, 6, vocab) is split
     with pytest.raises(UserError, match="no whole token"):
-        first_bytes(split, 0, vocab)
+        truncate_split(split, 0, vocab)
 
 
 def test_the_default_corpus_is_pythons_own_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +233,7 @@ def test_the_default_corpus_is_pythons_own_library(monkeypatch: pytest.MonkeyPat
 def test_the_no_newlines_protocol_counts_as_transformer_xl_does(
     enwik8: dict[str, bytes],
 ) -> None:
-    split = without_newlines(tokens_from_text(enwik8["test"], Bytes()), Bytes())
+    split = drop_newlines(split_from_text(enwik8["test"], ByteVocab()), ByteVocab())
     assert split.ids.size == split.size_bytes == 4_943_417
 
 
@@ -250,11 +252,11 @@ def test_enwik8_is_prepared_end_to_end(shared_data: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:builtin type")
-def test_wikitext_2_gives_about_the_par_seeds_pieces(shared_data: Path) -> None:
+def test_wikitext_2_gives_about_as_many_pieces_as_the_original_par(shared_data: Path) -> None:
     settings = DataConfig(corpus="wikitext-2", vocab="par-pieces")
     found = prepare(settings, shared_data, progress=False)
     assert found.vocab.size == 12_000
     valid = found.split("valid")
     assert valid.words == 217_646
-    # The seed's files hold 314,886; an older SentencePiece split `<unk>` in another way.
+    # The original's files hold 314,886; an older SentencePiece splits `<unk>` differently.
     assert valid.ids.size == pytest.approx(314_886, rel=0.02)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparing.data.splits import read_splits
-from sparing.data.vocab import Bytes, Symbols, Vocab, learn, vocab_from_json
+from sparing.data.vocab import ByteVocab, SymbolVocab, Vocab, train_vocab, vocab_from_json
 from sparing.errors import UserError
 
 TEXT = "a bb\nccc  dé\tß €\U0001f600\n\nbb a\n".encode()
@@ -20,17 +20,17 @@ def again(vocab: Vocab) -> Vocab:
 
 
 @given(st.binary())
-def test_bytes_and_symbols_bring_any_text_back(text: bytes) -> None:
-    assert Bytes().decode(Bytes().encode(text)) == text
+def test_bytes_and_symbols_restore_any_text(text: bytes) -> None:
+    assert ByteVocab().decode(ByteVocab().encode(text)) == text
     if text:
-        vocab = learn("symbols", text)
+        vocab = train_vocab("symbols", text)
         assert vocab.decode(vocab.encode(text)) == text
         assert vocab.size == len(set(text))
 
 
 @given(st.text(min_size=1))
-def test_characters_bring_any_unicode_text_back(text: str) -> None:
-    vocab = learn("characters", text.encode("utf-8"))
+def test_characters_restore_any_unicode_text(text: str) -> None:
+    vocab = train_vocab("characters", text.encode("utf-8"))
     ids = vocab.encode(text.encode("utf-8"))
     assert len(ids) == len(text)
     assert vocab.size == len(set(text))
@@ -39,7 +39,7 @@ def test_characters_bring_any_unicode_text_back(text: str) -> None:
 
 @pytest.mark.parametrize("kind", REPAIRED)
 def test_a_stored_vocabulary_gives_the_same_ids(kind: str) -> None:
-    vocab = learn(kind, TEXT)
+    vocab = train_vocab(kind, TEXT)
     stored = again(vocab)
     assert stored.kind == vocab.kind == kind
     assert (stored.size, stored.start, stored.lossless) == (
@@ -52,13 +52,13 @@ def test_a_stored_vocabulary_gives_the_same_ids(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "symbols", "characters"])
 def test_tokens_of_a_lossless_text_join_to_it(kind: str) -> None:
-    vocab = learn(kind, TEXT)
+    vocab = train_vocab(kind, TEXT)
     assert b"".join(vocab.token_bytes(id) for id in vocab.encode(TEXT).tolist()) == TEXT
 
 
 def test_symbols_come_most_frequent_first_or_in_order_of_appearance() -> None:
-    assert learn("symbols", b"cabbb\na").to_json()["symbols"] == list(b"bac\n")
-    appearance = learn("symbols", b"cabbb\na", symbol_order="appearance")
+    assert train_vocab("symbols", b"cabbb\na").to_json()["symbols"] == list(b"bac\n")
+    appearance = train_vocab("symbols", b"cabbb\na", symbol_order="appearance")
     assert appearance.to_json()["symbols"] == list(b"cab\n")
 
 
@@ -74,29 +74,29 @@ def test_symbols_come_most_frequent_first_or_in_order_of_appearance() -> None:
         ("words", b"a b", b"\n"),
     ],
 )
-def test_a_text_starts_after_a_line_end_where_there_is_one(
+def test_the_start_token_is_a_line_end_if_there_is_one(
     kind: str, text: bytes, start: bytes
 ) -> None:
-    vocab = learn(kind, text)
+    vocab = train_vocab(kind, text)
     assert vocab.token_bytes(vocab.start) == start
 
 
 def test_words_are_sorted_by_frequency_after_eos() -> None:
-    vocab = learn("words", b"b a a <unk> c c\n c\n")
+    vocab = train_vocab("words", b"b a a <unk> c c\n c\n")
     assert vocab.to_json()["words"] == ["<eos>", "c", "a", "b", "<unk>"]
     assert vocab.encode(b"a  zebra\n\nb").tolist() == [2, 4, 0, 0, 3]
     assert vocab.decode([2, 4, 0, 0, 3]) == b"a <unk>\n\nb"
 
 
-def test_words_always_know_unk() -> None:
-    vocab = learn("words", b"a b\n")
+def test_a_word_vocabulary_always_has_unk() -> None:
+    vocab = train_vocab("words", b"a b\n")
     assert vocab.decode(vocab.encode(b"zebra a")) == b"<unk> a"
 
 
 @given(st.text(alphabet="ab \n\t", min_size=1))
 def test_word_tokens_are_words_plus_line_ends(text: str) -> None:
     encoded = text.encode()
-    ids = learn("words", b"a b").encode(encoded)
+    ids = train_vocab("words", b"a b").encode(encoded)
     assert len(ids) == len(encoded.split()) + encoded.count(b"\n")
 
 
@@ -104,24 +104,26 @@ def test_word_tokens_are_words_plus_line_ends(text: str) -> None:
     ("kind", "text", "symbol"),
     [("symbols", b"abz", r"b'z' \(0x7a\)"), ("characters", "abé".encode(), r"'é' \(U\+00E9\)")],
 )
-def test_an_unseen_symbol_is_named_with_the_remedy(kind: str, text: bytes, symbol: str) -> None:
-    with pytest.raises(UserError, match=f"{symbol} was never seen in training.*vocab=bytes"):
-        learn(kind, b"ab").encode(text)
+def test_an_unseen_symbol_is_named_with_a_remedy(kind: str, text: bytes, symbol: str) -> None:
+    with pytest.raises(
+        UserError, match=f"{symbol} does not occur in the training text.*vocab=bytes"
+    ):
+        train_vocab(kind, b"ab").encode(text)
 
 
 @pytest.mark.parametrize("kind", ["characters", "words"])
 def test_text_that_is_not_utf8_is_refused(kind: str) -> None:
     with pytest.raises(UserError, match="not UTF-8"):
-        learn(kind, b"abc\xff")
+        train_vocab(kind, b"abc\xff")
     with pytest.raises(UserError, match="not UTF-8"):
-        learn(kind, b"abc").encode(b"a\xff")
+        train_vocab(kind, b"abc").encode(b"a\xff")
 
 
 def test_wrong_kinds_and_damaged_data_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'bytes'"):
-        learn("byte", b"abc")
+        train_vocab("byte", b"abc")
     with pytest.raises(UserError, match="no training text"):
-        learn("words", b"")
+        train_vocab("words", b"")
     with pytest.raises(UserError, match="damaged"):
         vocab_from_json({"kind": "symbols", "symbols": ["x"]})
     with pytest.raises(UserError, match="unknown vocabulary"):
@@ -129,19 +131,19 @@ def test_wrong_kinds_and_damaged_data_are_refused() -> None:
 
 
 def test_enwik8_has_205_symbols(enwik8: dict[str, bytes]) -> None:
-    vocab = learn("symbols", enwik8["train"])
+    vocab = train_vocab("symbols", enwik8["train"])
     assert vocab.size == 205
     assert vocab.token_bytes(0) == b" "
     assert len(vocab.encode(enwik8["valid"])) == 5_000_000
     assert vocab.decode(vocab.encode(enwik8["test"])) == enwik8["test"]
-    first = learn("symbols", enwik8["train"], symbol_order="appearance")
-    assert isinstance(first, Symbols)
+    first = train_vocab("symbols", enwik8["train"], symbol_order="appearance")
+    assert isinstance(first, SymbolVocab)
     assert first.symbols.startswith(b"<mediawk")
 
 
 def test_wikitext_2_has_its_published_counts(shared_data: Path) -> None:
     splits = read_splits("wikitext-2", shared_data / "wikitext-2.tar.xz")
-    vocab = learn("words", splits["train"])
+    vocab = train_vocab("words", splits["train"])
     assert vocab.size == 33_278
     tokens = [len(vocab.encode(splits[split])) for split in ("train", "valid", "test")]
     assert tokens == [2_088_628, 217_646, 245_569]

@@ -1,4 +1,4 @@
-"""Fixtures: the processor, and a small model of no family."""
+"""Fixtures: the CPU, a small model and random splits."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""A small language model of no family, with and without a memory."""
+"""A small language model for tests, with and without a memory."""
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,8 @@ class Tiny(LanguageModel):
         y_BTD, hidden = self.recurrent(self.embedding(tokens_BT), state["hidden"][None])
         stored_BSD = y_BTD[:, :0]
         if self.memory:
-            room = max(0, self.memory - tokens_BT.size(1))
-            kept = state["memory"][:, max(0, state["memory"].size(1) - room) :]
+            space = max(0, self.memory - tokens_BT.size(1))
+            kept = state["memory"][:, max(0, state["memory"].size(1) - space) :]
             stored_BSD = torch.cat([kept, y_BTD], dim=1)
             y_BTD = y_BTD + self._attend(y_BTD, stored_BSD)
         carried = {"hidden": hidden[0], "memory": stored_BSD[:, -self.memory :]}
@@ -42,7 +42,7 @@ class Tiny(LanguageModel):
 
 
 def tiny(vocab_size: int, memory: int = 0) -> Tiny:
-    """A model with weights large enough for sharp opinions."""
+    """A model with weights large enough for confident predictions."""
     torch.manual_seed(3)
     model = Tiny(vocab_size, memory).double()
     for parameter in model.parameters():

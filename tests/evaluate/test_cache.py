@@ -1,4 +1,4 @@
-"""The continuous cache against a hand, a loop, and its limits."""
+"""The continuous cache against a worked example, a loop, and its limits."""
 
 import math
 
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from sparing.data.tokens import Split
 from sparing.errors import UserError
-from sparing.evaluate.cache import Cache, CacheConfig, cached
-from sparing.evaluate.loss import carried
+from sparing.evaluate.cache import Cache, CacheConfig, evaluate_with_cache
+from sparing.evaluate.loss import evaluate_streams
 
 again = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -27,10 +28,10 @@ class Fair(nn.Module):
         return torch.full(targets_BT.shape, math.log(4)).double() * (targets_BT >= 0)
 
 
-def test_by_hand() -> None:
+def test_the_cache_of_a_small_example_by_hand() -> None:
     cache = Cache(Fair(), CacheConfig(window=2, theta=0.5, share=0.25))
     hidden = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [2.0, 0.0]]]).double()
-    nats = cache.charge(hidden, torch.tensor([[3, 1, 3, 1]]))[0]
+    nats = cache.nats(hidden, torch.tensor([[3, 1, 3, 1]]))[0]
     first = 0.25
     second = 0.75 / 4 + 0.25 * 0
     # From [1, 1]: 3 was seen at [1, 0] (score 0.5), 1 at [0, 2] (score 1).
@@ -42,7 +43,7 @@ def test_by_hand() -> None:
 
 
 def by_loop(model, split: Split, c: CacheConfig) -> float:
-    """Every token by itself, with the whole distribution over the vocabulary."""
+    """One token at a time, with the full distribution over the vocabulary."""
     text = torch.tensor([split.start, *split.ids.tolist()])[None]
     with torch.no_grad():
         hidden = model.eval()(text[:, :-1], model.initial_state(1)).hidden_BTD[0]
@@ -64,18 +65,18 @@ def by_loop(model, split: Split, c: CacheConfig) -> float:
 
 @again
 @given(tokens=st.integers(1, 30), segment=st.integers(1, 12), window=st.integers(1, 40))
-def test_it_is_the_formula_however_the_text_is_cut(
+def test_the_cache_matches_the_formula_for_every_segment_length(
     tiny, split, cpu, tokens: int, segment: int, window: int
 ) -> None:
     model, text, config = tiny(), split(tokens), CacheConfig(window=window, theta=0.7, share=0.3)
-    found = cached(model, text, cpu, config, batch=1, segment=segment)
+    found = evaluate_with_cache(model, text, cpu, config, batch=1, segment=segment)
     assert found.loss_nats == pytest.approx(by_loop(model, text, config), rel=1e-9)
     assert found.tokens == tokens
 
 
-def test_lanes_have_caches_of_their_own(tiny, split, cpu) -> None:
+def test_every_lane_has_its_own_cache(tiny, split, cpu) -> None:
     model, text, config = tiny(), split(24), CacheConfig(window=9, theta=0.7, share=0.3)
-    found = cached(model, text, cpu, config, batch=2, segment=5)
+    found = evaluate_with_cache(model, text, cpu, config, batch=2, segment=5)
     halves = (
         Split(text.ids[:12], 24, 0, text.start),
         Split(text.ids[12:], 24, 0, int(text.ids[11])),
@@ -84,30 +85,34 @@ def test_lanes_have_caches_of_their_own(tiny, split, cpu) -> None:
     assert found.loss_nats == pytest.approx(expected, rel=1e-9)
 
 
-def test_without_a_share_it_is_the_model(tiny, split, cpu) -> None:
-    plain = carried(tiny(), split(31), cpu, batch=3, segment=4)
-    found = cached(tiny(), split(31), cpu, CacheConfig(window=8, share=0.0), batch=3, segment=4)
+def test_a_share_of_zero_is_the_model_alone(tiny, split, cpu) -> None:
+    plain = evaluate_streams(tiny(), split(31), cpu, batch=3, segment=4)
+    found = evaluate_with_cache(
+        tiny(), split(31), cpu, CacheConfig(window=8, share=0.0), batch=3, segment=4
+    )
     assert found.loss_nats == pytest.approx(plain.loss_nats, rel=1e-9)
 
 
-def test_it_helps_where_the_text_repeats_itself(tiny, cpu) -> None:
+def test_the_cache_helps_on_a_repetitive_text(tiny, cpu) -> None:
     text = Split(torch.tensor([1, 7, 3] * 30).numpy(), 90, 0, 10)
-    plain = carried(tiny(), text, cpu, batch=1)
-    found = cached(tiny(), text, cpu, CacheConfig(window=50, theta=1.0, share=0.3), batch=1)
+    plain = evaluate_streams(tiny(), text, cpu, batch=1)
+    found = evaluate_with_cache(
+        tiny(), text, cpu, CacheConfig(window=50, theta=1.0, share=0.3), batch=1
+    )
     assert found.loss_nats < plain.loss_nats
     assert found.how == "1 carried streams, segment 90, cache 50, theta 1, lambda 0.3"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_serves_every_family(name: str, split, cpu) -> None:
+def test_the_cache_works_with_every_family(name: str, split, cpu) -> None:
     config = CacheConfig(window=20, theta=0.5, share=0.2)
-    found = cached(family(name), split(40), cpu, config, batch=2, segment=7)
+    found = evaluate_with_cache(family(name), split(40), cpu, config, batch=2, segment=7)
     assert math.isfinite(found.loss_nats)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"window": 0}, {"share": 1.0}, {"share": -0.1}, {"theta": -1.0}, {"theta": math.nan}]
 )
-def test_bad_numbers_are_refused(wrong: dict[str, float]) -> None:
+def test_cache_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError, match="cache"):
         CacheConfig(**wrong)

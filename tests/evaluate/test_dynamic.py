@@ -1,4 +1,4 @@
-"""Dynamic evaluation: its step by hand, what it gains on a shifted text, what it leaves behind."""
+"""Dynamic evaluation: its update by hand, its gain on a shifted text, and that it is undone."""
 
 import math
 from dataclasses import replace
@@ -12,8 +12,13 @@ from torch import Tensor, nn
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.dynamic import DynamicConfig, _gradient_rms, adaptation, dynamic
-from sparing.evaluate.loss import carried
+from sparing.evaluate.dynamic import (
+    DynamicConfig,
+    _gradient_rms,
+    evaluate_dynamic,
+    start_adaptation,
+)
+from sparing.evaluate.loss import evaluate_streams
 from sparing.models.api import LanguageModel
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 
@@ -32,7 +37,7 @@ TRAIN, SHIFTED = repeating([0, 1, 2, 3, 4, 5, 6]), repeating([6, 2, 4, 0, 5, 1, 
 
 @pytest.fixture(scope="module")
 def trained() -> LanguageModel:
-    """A model that knows the first pattern by heart."""
+    """A model trained to predict the first pattern."""
     torch.manual_seed(0)
     config = TransformerXLConfig(
         vocab_size=7, dim=16, depth=1, heads=2, head_dim=8, ff_dim=32, memory=8, dropout=0.1
@@ -55,11 +60,11 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("config", [SGD, RMS], ids=["sgd", "rms"])
-def test_on_a_shifted_text_it_learns_while_it_is_scored(
+def test_dynamic_evaluation_adapts_to_a_shifted_text(
     trained: LanguageModel, config: DynamicConfig
 ) -> None:
-    static = carried(trained, SHIFTED, CPU, batch=1, segment=5)
-    moved = dynamic(trained, SHIFTED, CPU, config, train=TRAIN)
+    static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=5)
+    moved = evaluate_dynamic(trained, SHIFTED, CPU, config, train=TRAIN)
     assert static.nats_per_token > 2
     assert moved.nats_per_token < 0.7 * static.nats_per_token
     assert (moved.tokens, moved.size_bytes) == (static.tokens, static.size_bytes)
@@ -67,44 +72,42 @@ def test_on_a_shifted_text_it_learns_while_it_is_scored(
 
 
 @pytest.mark.parametrize("config", [SGD, RMS], ids=["sgd", "rms"])
-def test_the_model_is_left_bit_for_bit_as_it_was(
-    trained: LanguageModel, config: DynamicConfig
-) -> None:
+def test_the_model_is_restored_exactly(trained: LanguageModel, config: DynamicConfig) -> None:
     trained.train()
-    before, static = weights(trained), carried(trained, SHIFTED, CPU, batch=2, segment=7)
-    dynamic(trained, SHIFTED, CPU, config, train=TRAIN)
+    before, static = weights(trained), evaluate_streams(trained, SHIFTED, CPU, batch=2, segment=7)
+    evaluate_dynamic(trained, SHIFTED, CPU, config, train=TRAIN)
     assert trained.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(trained).items())
     assert all(parameter.grad is None for parameter in trained.parameters())
-    assert carried(trained, SHIFTED, CPU, batch=2, segment=7).loss_nats == static.loss_nats
+    assert evaluate_streams(trained, SHIFTED, CPU, batch=2, segment=7).loss_nats == static.loss_nats
 
 
 @pytest.mark.parametrize("rule", ["sgd", "rms"])
-def test_without_learning_it_is_the_static_figure(trained: LanguageModel, rule: str) -> None:
+def test_a_learning_rate_of_zero_gives_the_static_loss(trained: LanguageModel, rule: str) -> None:
     still = DynamicConfig(rule=rule, lr=0.0, segment=5, statistics=2, lanes=3)  # type: ignore[arg-type]
-    static = carried(trained, SHIFTED, CPU, batch=1, segment=5)
-    found = dynamic(trained, SHIFTED, CPU, still, train=TRAIN)
+    static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=5)
+    found = evaluate_dynamic(trained, SHIFTED, CPU, still, train=TRAIN)
     assert found.loss_nats == pytest.approx(static.loss_nats, rel=1e-5)
 
 
-def test_a_segment_is_scored_before_it_is_learnt(trained: LanguageModel) -> None:
+def test_a_segment_is_scored_before_it_is_learned(trained: LanguageModel) -> None:
     first = replace(SGD, segment=300)
-    static = carried(trained, SHIFTED, CPU, batch=1, segment=300)
-    found = dynamic(trained, SHIFTED, CPU, replace(first, lr=5.0))
+    static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=300)
+    found = evaluate_dynamic(trained, SHIFTED, CPU, replace(first, lr=5.0))
     assert found.loss_nats == pytest.approx(static.loss_nats, rel=1e-5)
 
 
-def test_full_decay_lets_nothing_but_the_last_segment_stay(trained: LanguageModel) -> None:
-    held = dynamic(trained, SHIFTED, CPU, replace(SGD, decay=1.0))
-    free = dynamic(trained, SHIFTED, CPU, replace(SGD, decay=0.0))
-    static = carried(trained, SHIFTED, CPU, batch=1, segment=5)
+def test_full_decay_keeps_only_the_last_update(trained: LanguageModel) -> None:
+    held = evaluate_dynamic(trained, SHIFTED, CPU, replace(SGD, decay=1.0))
+    free = evaluate_dynamic(trained, SHIFTED, CPU, replace(SGD, decay=0.0))
+    static = evaluate_streams(trained, SHIFTED, CPU, batch=1, segment=5)
     assert free.loss_nats < 0.8 * held.loss_nats
     assert held.loss_nats < static.loss_nats
 
 
 def test_one_step_of_each_rule_by_hand() -> None:
     weight, gradient = nn.Parameter(torch.tensor([1.0, 2.0])), torch.tensor([0.5, -1.0])
-    plain = adaptation([weight], None, DynamicConfig(rule="sgd", lr=0.1, decay=0.2))
+    plain = start_adaptation([weight], None, DynamicConfig(rule="sgd", lr=0.1, decay=0.2))
     plain.step_([gradient])
     torch.testing.assert_close(weight.data, torch.tensor([0.95, 2.1]))
     plain.step_([torch.zeros(2)])
@@ -113,13 +116,13 @@ def test_one_step_of_each_rule_by_hand() -> None:
     torch.testing.assert_close(weight.data, torch.tensor([1.0, 2.0]), rtol=0, atol=0)
     # rms 1 and 3, so the pulls are decay x 1/2 and decay x 3/2; gradients over rms + eps.
     config = DynamicConfig(rule="rms", lr=0.1, decay=0.2, eps=1.0)
-    scaled = adaptation([weight], [torch.tensor([1.0, 3.0])], config)
+    scaled = start_adaptation([weight], [torch.tensor([1.0, 3.0])], config)
     scaled.step_([gradient])
     torch.testing.assert_close(weight.data, torch.tensor([1 - 0.025, 2 + 0.025]))
     scaled.step_([torch.zeros(2)])
     expected = torch.tensor([1 - 0.025 * (1 - 0.1), 2 + 0.025 * (1 - 0.3)])
     torch.testing.assert_close(weight.data, expected)
-    strong = adaptation([weight], [torch.tensor([0.0, 1e6])], replace(config, decay=0.9))
+    strong = start_adaptation([weight], [torch.tensor([0.0, 1e6])], replace(config, decay=0.9))
     assert strong.pulls is not None
     assert strong.pulls[0].tolist() == [0.0, 1.0]
 
@@ -142,18 +145,18 @@ def test_the_root_mean_square_is_that_of_the_segments_gradients(trained: Languag
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_works_for_every_family(name: str) -> None:
+def test_dynamic_evaluation_works_for_every_family(name: str) -> None:
     model, text = tiny(name).float(), repeating([3, 3, 7], 40)
-    before, static = weights(model), carried(model, text, CPU, batch=1, segment=5)
+    before, static = weights(model), evaluate_streams(model, text, CPU, batch=1, segment=5)
     for config in (replace(SGD, lr=0.05), replace(RMS, lr=0.002, statistics=2)):
-        moved = dynamic(model, text, CPU, config, train=text)
+        moved = evaluate_dynamic(model, text, CPU, config, train=text)
         assert moved.loss_nats < static.loss_nats
         assert moved.tokens == 40
     assert all(torch.equal(tensor, before[key]) for key, tensor in weights(model).items())
 
 
 @pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
-def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) -> None:
+def test_only_recurrent_modules_are_in_training_mode(name: str) -> None:
     model, text = tiny(name).float(), repeating([3, 3, 7], 40)
     modes: dict[str, set[bool]] = {}
 
@@ -161,7 +164,7 @@ def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) 
         modes.setdefault(type(module).__name__, set()).add(module.training)
 
     handles = [module.register_forward_pre_hook(note) for module in model.modules()]
-    moved = dynamic(model, text, CPU, SGD).loss_nats
+    moved = evaluate_dynamic(model, text, CPU, SGD).loss_nats
     recurrent = {"LSTM": {True}} if name != "sha_rnn gru" else {"GRU": {True}}
     assert modes == {kind: {False} for kind in modes} | recurrent
     assert not any(module.training for module in model.modules())
@@ -170,40 +173,42 @@ def test_of_all_modules_only_the_recurrent_ones_are_in_training_mode(name: str) 
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.register_forward_pre_hook(lambda module, _: module.eval() and None)
-    assert dynamic(model, text, CPU, SGD).loss_nats == moved
+    assert evaluate_dynamic(model, text, CPU, SGD).loss_nats == moved
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["sha_rnn", "sha_rnn gru", "awd_lstm"])
-def test_cudnn_goes_back_through_recurrent_layers(name: str) -> None:
+def test_cudnn_computes_gradients_of_recurrent_layers(name: str) -> None:
     model, text = tiny(name).float(), repeating([3, 3, 7], 40)
-    expected = dynamic(model, text, CPU, SGD).loss_nats
-    found = dynamic(model.cuda(), text, Hardware(torch.device("cuda"), "float32"), SGD).loss_nats
+    expected = evaluate_dynamic(model, text, CPU, SGD).loss_nats
+    found = evaluate_dynamic(
+        model.cuda(), text, Hardware(torch.device("cuda"), "float32"), SGD
+    ).loss_nats
     assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_gradients_of_somebody_else_are_not_touched(trained: LanguageModel) -> None:
+def test_gradients_stored_in_the_model_are_not_changed(trained: LanguageModel) -> None:
     parameter = next(trained.parameters())
     parameter.grad = torch.full_like(parameter, 3.0)
-    dynamic(trained, SHIFTED, CPU, SGD)
+    evaluate_dynamic(trained, SHIFTED, CPU, SGD)
     assert (parameter.grad == 3).all()
     parameter.grad = None
 
 
-def test_weights_come_back_after_a_failure(trained: LanguageModel) -> None:
+def test_weights_are_restored_after_a_failure(trained: LanguageModel) -> None:
     before = weights(trained)
     with pytest.raises(UserError, match="lower --dynamic-lr"):
-        dynamic(trained, SHIFTED, CPU, replace(SGD, lr=1e30))
+        evaluate_dynamic(trained, SHIFTED, CPU, replace(SGD, lr=1e30))
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(trained).items())
-    assert math.isfinite(carried(trained, SHIFTED, CPU).loss_nats)
+    assert math.isfinite(evaluate_streams(trained, SHIFTED, CPU).loss_nats)
 
 
 def test_bad_settings_and_missing_text_are_refused(trained: LanguageModel) -> None:
     with pytest.raises(UserError, match="training text"):
-        dynamic(trained, SHIFTED, CPU, RMS)
+        evaluate_dynamic(trained, SHIFTED, CPU, RMS)
     with pytest.raises(UserError, match="empty"):
-        dynamic(trained, repeating([0], 0), CPU, SGD)
+        evaluate_dynamic(trained, repeating([0], 0), CPU, SGD)
     for bad in ({"lr": -1.0}, {"decay": 1.5}, {"eps": 0.0}, {"segment": 0}, {"lanes": 0}):
         with pytest.raises(UserError, match="dynamic evaluation needs"):
             DynamicConfig(**bad)

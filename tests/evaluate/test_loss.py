@@ -1,4 +1,4 @@
-"""The loss of a split against one long forward pass, and against plain counting."""
+"""The loss of a split against one long forward pass."""
 
 import json
 import math
@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 from sparing.data.tokens import Split
 from sparing.errors import UserError
-from sparing.evaluate.loss import Evaluation, carried, windowed
+from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
 
 again = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 class Receipt(nn.Module):
-    """A head that charges one nat for every target and remembers which it was asked about."""
+    """A head whose loss is one nat per target and that records the targets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ def test_one_carried_stream_is_one_long_forward_pass(
     tiny, split, cpu, tokens: int, segment: int
 ) -> None:
     model, text = tiny(memory=64), split(tokens)
-    found = carried(model, text, cpu, batch=1, segment=segment)
+    found = evaluate_streams(model, text, cpu, batch=1, segment=segment)
     expected = nats_from(model, text, 0, tokens).sum().item()
     assert found.loss_nats == pytest.approx(expected, rel=1e-12)
 
@@ -58,7 +59,7 @@ def test_one_carried_stream_is_one_long_forward_pass(
 @pytest.mark.parametrize("segment", [1, 3, 8, 50])
 def test_carried_streams_do_not_see_each_other(tiny, split, cpu, segment: int) -> None:
     model, text = tiny(memory=64), split(24)
-    found = carried(model, text, cpu, batch=3, segment=segment)
+    found = evaluate_streams(model, text, cpu, batch=3, segment=segment)
     expected = sum(nats_from(model, text, at, at + 8).sum().item() for at in (0, 8, 16))
     assert found.loss_nats == pytest.approx(expected, rel=1e-12)
 
@@ -70,7 +71,7 @@ def test_carried_streams_score_every_token_once(
 ) -> None:
     model = tiny(vocab_size=60)
     model.head = Receipt()
-    found = carried(model, numbered(tokens), cpu, batch=batch, segment=segment)
+    found = evaluate_streams(model, numbered(tokens), cpu, batch=batch, segment=segment)
     assert sorted(model.head.asked) == list(range(tokens))
     assert found.loss_nats == found.tokens == tokens
     assert found.how.startswith(f"{min(batch, tokens)} carried streams")
@@ -84,7 +85,9 @@ def test_windows_score_every_token_once(
     model = tiny(vocab_size=60)
     model.head = Receipt()
     stride, batch = data.draw(st.integers(1, window)), data.draw(st.integers(1, 5))
-    found = windowed(model, numbered(tokens), cpu, window=window, stride=stride, batch=batch)
+    found = evaluate_windows(
+        model, numbered(tokens), cpu, window=window, stride=stride, batch=batch
+    )
     assert sorted(model.head.asked) == list(range(tokens))
     assert found.loss_nats == tokens
 
@@ -97,14 +100,14 @@ def test_each_scored_token_sees_its_own_window(tiny, split, cpu, tokens: int) ->
         new = min(stride, tokens - end)
         end += new
         expected += nats_from(model, text, end - window, end)[-new:].sum()
-    found = windowed(model, text, cpu, window=window, stride=stride, batch=2)
+    found = evaluate_windows(model, text, cpu, window=window, stride=stride, batch=2)
     assert found.loss_nats == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_dropout_is_off_while_measuring_and_on_again_afterwards(tiny, split, cpu) -> None:
+def test_dropout_is_off_during_evaluation_and_restored_afterwards(tiny, split, cpu) -> None:
     model = tiny().train()
-    first = carried(model, split(20), cpu, batch=2, segment=4)
-    assert first.loss_nats == carried(model, split(20), cpu, batch=2, segment=4).loss_nats
+    first = evaluate_streams(model, split(20), cpu, batch=2, segment=4)
+    assert first.loss_nats == evaluate_streams(model, split(20), cpu, batch=2, segment=4).loss_nats
     assert model.training
 
 
@@ -115,8 +118,8 @@ def test_the_sum_does_not_lose_small_losses_to_float32(tiny, cpu) -> None:
 
     model = tiny(vocab_size=60)
     model.head = Huge()
-    assert carried(model, numbered(50), cpu, batch=1, segment=50).loss_nats == 2**25 + 49
-    assert carried(model, numbered(50), cpu, batch=1, segment=1).loss_nats == 2**25 + 49
+    assert evaluate_streams(model, numbered(50), cpu, batch=1, segment=50).loss_nats == 2**25 + 49
+    assert evaluate_streams(model, numbered(50), cpu, batch=1, segment=1).loss_nats == 2**25 + 49
 
 
 def test_figures_follow_from_the_total() -> None:
@@ -146,7 +149,7 @@ def test_figures_follow_from_the_total() -> None:
     }
 
 
-def test_what_is_not_finite_is_null_in_json() -> None:
+def test_infinite_figures_are_null_in_json() -> None:
     found = Evaluation(
         loss_nats=math.inf,
         tokens=1,
@@ -163,35 +166,35 @@ def test_what_is_not_finite_is_null_in_json() -> None:
 
 
 def test_the_report_names_the_protocol_and_the_context(tiny, split, cpu) -> None:
-    streams = carried(tiny(), split(40), cpu, batch=4, segment=8, protocol="no-newlines")
+    streams = evaluate_streams(tiny(), split(40), cpu, batch=4, segment=8, protocol="no-newlines")
     assert (streams.protocol, streams.how) == ("no-newlines", "4 carried streams, segment 8")
-    assert windowed(tiny(), split(40), cpu, window=8, stride=2).how == "window 8, stride 2"
+    assert evaluate_windows(tiny(), split(40), cpu, window=8, stride=2).how == "window 8, stride 2"
     assert (streams.size_bytes, streams.words) == (80, 8)
 
 
-def test_either_way_the_report_counts_the_whole_split(tiny, split, cpu) -> None:
+def test_streams_and_windows_count_the_whole_split(tiny, split, cpu) -> None:
     for found in (
-        carried(tiny(), split(41), cpu, batch=4),
-        windowed(tiny(), split(41), cpu, window=8, stride=3),
+        evaluate_streams(tiny(), split(41), cpu, batch=4),
+        evaluate_windows(tiny(), split(41), cpu, window=8, stride=3),
     ):
         assert (found.tokens, found.size_bytes, found.words) == (41, 82, 8)
-        assert 0 < found.elapsed_s < 60
+        assert found.elapsed_s > 0
 
 
-def test_progress_is_silent_where_nobody_watches(tiny, split, cpu, capsys) -> None:
-    carried(tiny(), split(40), cpu, progress=True)
-    windowed(tiny(), split(40), cpu, window=8, stride=2, progress=True)
+def test_progress_is_not_printed_to_a_log(tiny, split, cpu, capsys) -> None:
+    evaluate_streams(tiny(), split(40), cpu, progress=True)
+    evaluate_windows(tiny(), split(40), cpu, window=8, stride=2, progress=True)
     assert capsys.readouterr().err == ""
 
 
 def test_bad_settings_and_an_empty_split_are_refused(tiny, split, cpu) -> None:
     with pytest.raises(UserError, match="empty"):
-        carried(tiny(), split(0), cpu)
+        evaluate_streams(tiny(), split(0), cpu)
     with pytest.raises(UserError, match="empty"):
-        windowed(tiny(), split(0), cpu, window=4, stride=2)
+        evaluate_windows(tiny(), split(0), cpu, window=4, stride=2)
     with pytest.raises(UserError, match="batch 0"):
-        carried(tiny(), split(4), cpu, batch=0)
+        evaluate_streams(tiny(), split(4), cpu, batch=0)
     with pytest.raises(UserError, match="batch 0"):
-        windowed(tiny(), split(4), cpu, window=4, stride=2, batch=0)
+        evaluate_windows(tiny(), split(4), cpu, window=4, stride=2, batch=0)
     with pytest.raises(UserError, match="stride 5"):
-        windowed(tiny(), split(4), cpu, window=4, stride=5)
+        evaluate_windows(tiny(), split(4), cpu, window=4, stride=5)

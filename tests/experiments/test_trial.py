@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.experiments.trial import FINISHED, Trial, TrialRecord, origins
 from sparing.experiments.variants import Variant
@@ -28,7 +28,7 @@ def trial(tmp_path: Path, seed: int = 0) -> Trial:
     path = tmp_path / f"recipe-seed{seed + 1}"
     resumed = [{"commit": "b", "device": "slate"}] if seed else []
     about = {"commit": "a" if seed else None, "device": "abacus", "resumed": resumed}
-    create(path, BASE, Bytes(), about).metrics.write_text(json.dumps(VALID) + "\n")
+    create(path, BASE, ByteVocab(), about).metrics.write_text(json.dumps(VALID) + "\n")
     return Trial(Variant("recipe", BASE), seed, path)
 
 

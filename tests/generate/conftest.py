@@ -1,4 +1,4 @@
-"""Fixtures: the processor, and a small model of no family."""
+"""Fixtures: the CPU and a small model."""
 
 from collections.abc import Callable
 from functools import partial

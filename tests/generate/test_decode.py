@@ -1,4 +1,4 @@
-"""Decoding step by step says what one parallel pass says, alone or in company."""
+"""Decoding step by step equals one parallel pass, alone or in a batch."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(tiny) -> None:
 
 
 @pytest.mark.parametrize("memory", [0, 5, 64])
-def test_each_prompt_of_a_batch_gets_what_it_would_get_alone(tiny, cpu, memory: int) -> None:
+def test_the_text_of_a_prompt_does_not_depend_on_the_batch(tiny, cpu, memory: int) -> None:
     model = tiny(memory=memory)
     prompts = [b"long, longer, longest", b"", b"short", b"", b"other", b"longer than memory"]
     config = GenerationConfig(length=9, chunk=4, sampling=SamplingConfig(seed=7, temperature=0.9))
@@ -71,7 +71,7 @@ def test_memories_of_different_lengths_are_not_read_together(tiny, cpu) -> None:
     assert lanes_read == [(2, 3), (1, 9), (1, 12), (2, 1), (2, 1)]
 
 
-def test_a_seed_repeats_itself_and_another_differs(tiny, cpu) -> None:
+def test_the_same_seed_gives_the_same_text_and_another_does_not(tiny, cpu) -> None:
     def say(seed: int, length: int = 20) -> list[int]:
         config = GenerationConfig(length=length, sampling=SamplingConfig(seed=seed))
         return written(tiny(), [b"say"], config, cpu)[0]
@@ -88,14 +88,14 @@ def test_the_start_and_every_token_but_the_last_are_read_once(tiny, cpu) -> None
     assert reads == [[[START, *b"abc"]], [[first]], [[second]]]
 
 
-def test_between_two_tokens_the_callers_world_is_untouched(tiny, cpu) -> None:
+def test_mode_and_gradients_are_restored_between_two_tokens(tiny, cpu) -> None:
     model = tiny().train()
     for _ in stream_tokens(model, [ids(b"a")], GenerationConfig(length=2), start=0, hardware=cpu):
         assert model.training
         assert torch.is_grad_enabled()
 
 
-def test_a_full_memory_stays_as_long_as_it_is(tiny, cpu) -> None:
+def test_a_full_memory_does_not_grow(tiny, cpu) -> None:
     model, sizes = tiny(memory=6), []
     model.register_forward_hook(lambda _, inputs, out: sizes.append(out.state["memory"].shape[1]))
     written(model, [b"abc"], GenerationConfig(length=10), cpu)
@@ -103,6 +103,6 @@ def test_a_full_memory_stays_as_long_as_it_is(tiny, cpu) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"length": 0}, {"chunk": 0}, {"stop": ("a", "")}])
-def test_settings_that_cannot_be_are_refused_by_name(wrong) -> None:
+def test_settings_out_of_range_are_refused_by_name(wrong) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         GenerationConfig(**wrong)

@@ -1,4 +1,4 @@
-"""Text comes out whole: characters, stop strings, and nothing after them."""
+"""Generated text: complete characters, stop strings, and nothing after them."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparing.data.vocab import Bytes, Words
+from sparing.data.vocab import ByteVocab, WordVocab
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import Transcript, complete, stream_text
@@ -39,11 +39,11 @@ def test_an_unfinished_character_at_the_end_is_replaced() -> None:
     assert released(single(b"\xffb"), []) == ("\ufffdb", False)
 
 
-def test_a_character_begun_by_the_prompt_is_finished_by_the_text() -> None:
+def test_the_text_completes_a_character_begun_by_the_prompt() -> None:
     assert released([b"\xac!"], [], prompt=b"price in \xe2\x82") == ("€!", False)
 
 
-def test_what_may_become_a_stop_string_is_held_back() -> None:
+def test_a_possible_start_of_a_stop_string_is_held_back() -> None:
     transcript = Transcript(b"", ["END"])
     assert [transcript.push(piece) for piece in single(b"aEEN.")] == ["a", "", "E", "", "EN."]
     assert not transcript.stopped
@@ -55,11 +55,11 @@ def test_a_stop_string_ends_the_text_and_is_not_part_of_it() -> None:
     assert released(single("le café €!".encode()), ["é €"]) == ("le caf", True)
 
 
-def test_text_held_back_to_the_end_is_released_there() -> None:
+def test_text_held_back_is_released_at_the_end() -> None:
     assert released([b"one EN"], ["END"]) == ("one EN", False)
 
 
-def test_the_first_stop_string_to_be_complete_wins_however_the_bytes_are_cut() -> None:
+def test_the_first_complete_stop_string_counts() -> None:
     assert released([b"xabcd"], ["abcd", "bc"]) == ("xa", True)
     assert released(single(b"xabcd"), ["abcd", "bc"]) == ("xa", True)
     assert released([b"xabc"], ["c", "bc"]) == ("xa", True)
@@ -70,7 +70,7 @@ def test_the_first_stop_string_to_be_complete_wins_however_the_bytes_are_cut() -
     stop=st.lists(st.text("ab€", min_size=1, max_size=4), max_size=3),
     cuts=st.lists(st.integers(0, 40), max_size=4),
 )
-def test_how_bytes_are_cut_never_changes_the_text(
+def test_the_text_does_not_depend_on_how_bytes_are_cut(
     text: bytes, stop: list[str], cuts: list[int]
 ) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -83,7 +83,7 @@ def test_how_bytes_are_cut_never_changes_the_text(
 
 
 class Parrot(nn.Module):
-    """A head sure that `line` follows, whatever the hidden vectors say."""
+    """A head that always predicts the bytes of `line`, one after the other."""
 
     def __init__(self, line: bytes) -> None:
         super().__init__()
@@ -108,14 +108,14 @@ def config(length: int, *stop: str) -> GenerationConfig:
 
 def test_streamed_pieces_are_whole_characters_and_end_before_the_stop_string(tiny, cpu) -> None:
     model = parrot(tiny, "né à\nstop\nmore".encode())
-    pieces = list(stream_text(model, Bytes(), b"Il est ", config(16, "\nstop\n"), cpu))
+    pieces = list(stream_text(model, ByteVocab(), b"Il est ", config(16, "\nstop\n"), cpu))
     assert pieces == ["n", "é", " ", "à"]
     # Nothing is decoded after the stop string is complete.
     assert model.head.at == len("né à\nstop\n".encode())
 
 
 def test_a_stream_cut_inside_a_character_ends_with_a_replacement(tiny, cpu) -> None:
-    pieces = list(stream_text(parrot(tiny, "aé".encode()), Bytes(), b"", config(2), cpu))
+    pieces = list(stream_text(parrot(tiny, "aé".encode()), ByteVocab(), b"", config(2), cpu))
     assert pieces == ["a", "\ufffd"]
 
 
@@ -126,14 +126,14 @@ def test_a_stream_cut_inside_a_character_ends_with_a_replacement(tiny, cpu) -> N
 def test_a_completion_says_why_it_ended(
     tiny, cpu, stop: str, text: str, tokens: int, finish: str
 ) -> None:
-    (found,) = complete(parrot(tiny, b"abENDcd"), Bytes(), [b"p"], config(6, stop), cpu)
+    (found,) = complete(parrot(tiny, b"abENDcd"), ByteVocab(), [b"p"], config(6, stop), cpu)
     assert (found.prompt, found.text, found.tokens, found.finish) == (b"p", text, tokens, finish)
     assert found.elapsed_s > 0
 
 
 def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> None:
     prompts = [b"", "café".encode(), b"a longer prompt than that", b"a"]
-    model, vocab = tiny(memory=8), Bytes()
+    model, vocab = tiny(memory=8), ByteVocab()
 
     def settings(seed: int) -> GenerationConfig:
         return GenerationConfig(length=40, stop=("\ufffd",), sampling=SamplingConfig(seed=seed))
@@ -147,13 +147,13 @@ def test_completions_of_a_batch_are_the_streams_of_its_prompts(tiny, cpu) -> Non
 
 
 @pytest.mark.parametrize(("prompt", "text"), [(b"a", " b a "), (b"a ", "b a "), (b"", "b a ")])
-def test_words_are_parted_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -> None:
-    vocab = Words([b"<eos>", b"a", b"b", b"<unk>"])
+def test_words_are_separated_from_the_prompt(tiny, cpu, prompt: bytes, text: str) -> None:
+    vocab = WordVocab([b"<eos>", b"a", b"b", b"<unk>"])
     (found,) = complete(parrot(tiny, bytes([2, 1])), vocab, [prompt], config(2), cpu)
     assert found.text == text
     streamed = stream_text(parrot(tiny, bytes([2, 1])), vocab, prompt, config(2), cpu)
     assert "".join(streamed) == text
 
 
-def test_no_prompts_have_no_completions(tiny, cpu) -> None:
-    assert complete(tiny(), Bytes(), [], config(3), cpu) == []
+def test_an_empty_list_of_prompts_has_no_completions(tiny, cpu) -> None:
+    assert complete(tiny(), ByteVocab(), [], config(3), cpu) == []

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from sparing.data.cutoffs import CutoffConfig, cost
+from sparing.data.cutoffs import CutoffConfig, cutoff_cost
 from sparing.nn.adaptive_softmax import (
     AdaptiveEmbedding,
     AdaptiveHead,
@@ -160,7 +160,7 @@ def test_it_multiplies_as_often_as_its_price_says(cutoffs: tuple[int, ...], shri
         head.nats(torch.randn(1, sum(counts), 16), targets)
     config = CutoffConfig(clusters=len(cutoffs), dim=16, shrink=shrink)
     assert counter.get_total_flops() / 2 / sum(counts) == pytest.approx(
-        cost(counts, cutoffs, config)
+        cutoff_cost(counts, cutoffs, config)
     )
 
 

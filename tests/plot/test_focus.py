@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, State
@@ -76,7 +76,7 @@ def test_uniform_attention_gives_every_key_the_same_weight() -> None:
 def test_recorded_attention_is_what_the_model_computes() -> None:
     model, ids = tiny(memory=500), text(40)
     assert module.QUERIES < 22
-    focus = record_attention(model, Bytes(), ids, CPU, 22)
+    focus = record_attention(model, ByteVocab(), ids, CPU, 22)
     assert focus.context == 18
     assert focus.tokens == [chr(id) for id in ids[18:]]
     whole = model.eval().focus(torch.from_numpy(ids).long()[None], model.initial_state(1))
@@ -90,7 +90,7 @@ def test_recorded_attention_is_what_the_model_computes() -> None:
 
 def test_reading_stops_once_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ", 16)
-    focus = record_attention(tiny(), Bytes(), text(400), CPU, 20)
+    focus = record_attention(tiny(), ByteVocab(), text(400), CPU, 20)
     assert focus.context == 64
     weights_TN = focus.weights[1]
     assert weights_TN.shape == (20, 40)
@@ -101,7 +101,7 @@ def test_reading_stops_once_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) 
 
 def test_dropout_is_off_and_the_mode_put_back() -> None:
     model, ids = tiny(dropout_hidden=0.5).train(), text(30)
-    first, second = (record_attention(model, Bytes(), ids, CPU, 5).weights[1] for _ in range(2))
+    first, second = (record_attention(model, ByteVocab(), ids, CPU, 5).weights[1] for _ in range(2))
     np.testing.assert_equal(first, second)
     assert model.training
 
@@ -109,7 +109,9 @@ def test_dropout_is_off_and_the_mode_put_back() -> None:
 def test_both_pictures_show_every_layer(
     tmp_path: Path, words: Callable[[Any], str], colours: Callable[[Path], int]
 ) -> None:
-    focus = record_attention(tiny(), Bytes(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50)
+    focus = record_attention(
+        tiny(), ByteVocab(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50
+    )
     for name, draw in (("trial", draw_focus), ("memory", draw_memory_use)):
         figure = draw(focus, "my_$run", "runs/my_run · commit abc")
         shown = words(figure)
@@ -133,7 +135,7 @@ def test_the_heat_map_and_the_lines_hold_the_numbers() -> None:
 def test_a_single_token_and_more_than_fit_under_the_axis_are_drawn(
     tokens: int, tmp_path: Path
 ) -> None:
-    focus = record_attention(tiny(), Bytes(), text(tokens), CPU, 200)
+    focus = record_attention(tiny(), ByteVocab(), text(tokens), CPU, 200)
     assert len(focus.tokens) == tokens
     save_figure(draw_focus(focus, "run", "origin"), tmp_path / "a.png")
     save_figure(draw_memory_use(focus, "run", "origin"), tmp_path / "b.png")
@@ -166,14 +168,14 @@ class Blind(LanguageModel):
 
 def test_models_without_attention_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="family has no picture"):
-        record_attention(Blind(), Bytes(), text(5), CPU, 5)
+        record_attention(Blind(), ByteVocab(), text(5), CPU, 5)
     for settings in ({"attention_at": ()}, {"memory": 0}):
         with pytest.raises(UserError, match="no layer of this model attends"):
-            record_attention(tiny(**settings), Bytes(), text(5), CPU, 5)
+            record_attention(tiny(**settings), ByteVocab(), text(5), CPU, 5)
 
 
 def test_an_empty_text_is_refused() -> None:
     with pytest.raises(UserError, match="at least one token"):
-        record_attention(tiny(), Bytes(), text(5), CPU, 0)
+        record_attention(tiny(), ByteVocab(), text(5), CPU, 0)
     with pytest.raises(UserError, match="at least one token"):
-        record_attention(tiny(), Bytes(), text(0), CPU, 5)
+        record_attention(tiny(), ByteVocab(), text(0), CPU, 5)

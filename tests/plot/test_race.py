@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparing.data.tokens import DataConfig
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.plot.figure import save_figure
@@ -41,7 +41,7 @@ def make_run(
         data=DataConfig(corpus=corpus),
         train=TrainConfig(steps=10),
     )
-    folder = create(path, run, Bytes(), {"commit": "c0ffee", "device": "NVIDIA H200"})
+    folder = create(path, run, ByteVocab(), {"commit": "c0ffee", "device": "NVIDIA H200"})
     entries = [
         {"kind": "valid", **measured(bits + (10 - step) / 3, step), "elapsed_s": 6 * minutes * step}
         for step in range(1, 11)
@@ -95,13 +95,13 @@ def test_no_label_lies_on_another_or_on_anything_drawn(tmp_path: Path, minutes: 
     save_figure(figure, tmp_path / "a.png")
     (axes,) = figure.axes
     # Without the thread, which an annotation counts in.
-    places = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
+    places = {text.get_text(): Text.get_window_extent(text) for text in axes.text_sha256}
     assert len(places) == 6 + len(PUBLISHED)
     for first, second in combinations(places, 2):
         assert not places[first].overlaps(places[second]), (first, second)
     frame, paper = axes.get_window_extent(), figure.bbox
     assert all(place.x0 >= frame.x0 and place.x1 <= paper.x1 for place in places.values())
-    assert all(text.get_bbox_patch() is None for text in axes.texts)
+    assert all(text.get_bbox_patch() is None for text in axes.text_sha256)
     for line in axes.lines:
         data: Any = line.get_xydata()
         path = Path2D(line.get_transform().transform(data))

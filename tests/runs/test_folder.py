@@ -42,7 +42,7 @@ def run(corpus: Path) -> RunConfig:
 @pytest.fixture
 def folder(run: RunConfig, tmp_path: Path) -> RunFolder:
     tokens = read(run)
-    return create(tmp_path / "run", run, tokens.vocab, {"seed": 1}, texts=tokens.texts())
+    return create(tmp_path / "run", run, tokens.vocab, {"seed": 1}, texts=tokens.text_sha256())
 
 
 def read(run: RunConfig) -> Tokens:
@@ -58,7 +58,7 @@ def test_the_same_text_is_accepted_wherever_its_tokens_are(
 ) -> None:
     corpus.unlink()
     corpus.write_text(TEXT)
-    assert again(folder, run).texts() == folder.read("data")["text_sha256"]
+    assert again(folder, run).text_sha256() == folder.read("data")["text_sha256"]
     assert folder.config() == run
 
 

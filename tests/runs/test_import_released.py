@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sparing.data.splits import read_splits
-from sparing.data.tokens import tokens_from_text
+from sparing.data.tokens import split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.loss import carried
+from sparing.evaluate.loss import evaluate_streams
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.text import complete
 from sparing.models.adaptive_span import AdaptiveSpanTransformer
@@ -112,8 +112,8 @@ def test_a_file_of_the_published_layout_becomes_a_run(
 
 def test_the_run_evaluates_and_generates(write: Write, tmp_path: Path) -> None:
     folder, model = imported(write(published()), tmp_path / "run")
-    split = tokens_from_text(b"<mediawiki>\n  <page>\n    <title>AaA</title>\n", folder.vocab())
-    result = carried(model, split, CPU, batch=1, segment=16)
+    split = split_from_text(b"<mediawiki>\n  <page>\n    <title>AaA</title>\n", folder.vocab())
+    result = evaluate_streams(model, split, CPU, batch=1, segment=16)
     assert result.tokens == 44
     assert 0 < result.bits_per_byte < 100
     (written,) = complete(model, folder.vocab(), [b"<page>"], GenerationConfig(length=9), CPU)

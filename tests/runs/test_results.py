@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparing.data.tokens import DataConfig
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.cost import cost
 from sparing.models.sha_rnn import SHARNNConfig
@@ -43,7 +43,7 @@ def make_run(path: Path, *, vocab: str = "bytes", evaluate_bytes: int | None = N
         data=DataConfig(corpus="enwik8", vocab=vocab),  # type: ignore[arg-type]  # one of them
         train=TrainConfig(steps=30, seed=7, evaluate_bytes=evaluate_bytes),
     )
-    folder = create(path, run, Bytes(), {"device": "abacus"})
+    folder = create(path, run, ByteVocab(), {"device": "abacus"})
     loss = {"bits_per_byte": 2.0, "nats_per_token": 2 * 3 * math.log(2)}
     entries = [
         {"kind": "train", "step": s, "tokens": 1000 * s, "elapsed_s": 20.0 + 10 * s, **loss}
@@ -138,7 +138,10 @@ def test_a_validation_on_the_whole_split_counts_as_whole(tmp_path: Path) -> None
 def test_only_static_weights_count_and_the_usual_reading_first() -> None:
     adapted = {"test, segment 32, dynamic": measured(0.9), "test, cache 9 theta 1": measured(0.8)}
     assert find_split_result(adapted, "test") is None
-    other = {**adapted, "test, batch 1, last, float32": measured(1.2, how="1 carried stream")}
+    other = {
+        **adapted,
+        "test, batch 1, last, float32": measured(1.2, how="1 carried stream"),
+    }
     found = find_split_result(other, "test")
     assert found is not None
     assert found.reading == "bytes, 1 carried stream, last, float32"

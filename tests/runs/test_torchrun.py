@@ -165,7 +165,7 @@ def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) 
     assert wait_for(lambda: steps_done(out) > 5, launcher), said(tmp_path)
     launcher.send_signal(signal.SIGTERM)
     launcher.wait(timeout=60)
-    assert "stopped; go on with: sparing train --resume" in said(tmp_path)
+    assert "stopped; to continue: sparing train --resume" in said(tmp_path)
     step = RunFolder(out).step("last")
     again = ["train", "--resume", "--out", str(out), "--set", f"train.steps={step + 5}", "--quiet"]
     command = [sys.executable, "-m", "sparing", *again]

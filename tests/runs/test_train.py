@@ -64,7 +64,7 @@ def test_on_a_cpu_training_takes_no_more_memory_than_is_free(
         raise Killed
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setattr("sparing.device._held_and_free_bytes", lambda: 2**50)
+    monkeypatch.setattr("sparing.device._used_and_free_bytes", lambda: 2**50)
     monkeypatch.setattr("sparing.runs.train.build_training", look)
     with pytest.raises(Killed):
         resume(killed_run)

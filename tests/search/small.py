@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.models.supernet.model import Supernet
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create
@@ -33,7 +33,7 @@ def small_search(**settings: Any) -> RunConfig:
 def searched_run(path: Path, found: str, *, best: str | None = None, **settings: Any) -> RunFolder:
     """A search whose preferences ended with the pattern `found`."""
     run = small_search(**settings)
-    folder = create(path, run, Bytes(), {})
+    folder = create(path, run, ByteVocab(), {})
     for name, letters in (("last", found), ("best", best)):
         if letters is not None:
             _save(folder, run, name, letters)

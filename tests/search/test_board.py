@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.search.small import searched_run
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.experiments import engine
 from sparing.experiments.engine import Experiment
@@ -127,7 +127,7 @@ def test_a_folder_of_another_board_is_refused_by_name(
     old = as_stack(run, "ffff") if changed == "pattern" else run
     if changed == "steps":
         old = replace(run, train=replace(run.train, steps=5))
-    create(tmp_path / "board" / "searched-1-seed1", old, Bytes(), {})
+    create(tmp_path / "board" / "searched-1-seed1", old, ByteVocab(), {})
     with pytest.raises(UserError, match=f"searched-1-seed1 has other settings.*{changed}") as said:
         board([folder.path], run, tmp_path / "board", board_options())
     assert "\n" not in str(said.value)

@@ -38,7 +38,7 @@ def test_where_the_system_does_not_tell_a_process_has_no_age(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert process_age_s() > 0
-    monkeypatch.setattr(clock, "age_s", lambda pid: None)
+    monkeypatch.setattr(clock, "seconds_since_start", lambda pid: None)
     assert process_age_s() == 0.0
 
 

@@ -16,7 +16,7 @@ from sparing.bench.timing import interleaved, spread
 from sparing.bench.train import LAPS, Stepper
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.launch import launch
+from sparing.launch import current_launch
 from sparing.runs.config import RunConfig
 from sparing.train.distributed.ddp import DDPWorld, WorldConfig
 from sparing.train.distributed.init import init_world, leave
@@ -58,8 +58,8 @@ def bench_distributed(
 @contextmanager
 def _world(hardware: Hardware, how: WorldConfig) -> Iterator[World]:
     """The processes of this launch, joined even where there is only one."""
-    if launch().size > 1:
-        with init_world(launch(), hardware.device, how) as world:
+    if current_launch().size > 1:
+        with init_world(current_launch(), hardware.device, how) as world:
             yield world
         return
     if how.sharded:
@@ -67,6 +67,6 @@ def _world(hardware: Hardware, how: WorldConfig) -> Iterator[World]:
     backend = "nccl" if hardware.device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
-        yield DDPWorld(launch(), hardware.device, how)
+        yield DDPWorld(current_launch(), hardware.device, how)
     finally:
         leave()

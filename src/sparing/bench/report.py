@@ -1,4 +1,4 @@
-"""What a figure is worth nothing without: the machine, the code, the command, the settings."""
+"""Benchmark records: figures with the machine, code, command and settings behind them."""
 
 import json
 import os
@@ -18,28 +18,28 @@ ONE_BYTE = ("bytes", "symbols")
 """Vocabularies in which a token is a byte."""
 
 
-def report(
+def make_report(
     name: str, run: RunConfig, hardware: Hardware, figures: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Figures with where they come from."""
+    """Return the figures together with their provenance."""
     return {
         "bench": name,
         "recipe": run.recipe,
         **figures,
         **provenance(hardware, run.train.seed),
-        "processor": processor(),
+        "processor": cpu_name(),
         "threads": torch.get_num_threads(),
         "model": to_json(run)["model"],
     }
 
 
 def bytes_per_s(run: RunConfig, tokens_per_s: float) -> float | None:
-    """None where it depends on the text how many bytes a token stands for."""
+    """Bytes per second; None if the number of bytes per token depends on the text."""
     return tokens_per_s if run.data.vocab in ONE_BYTE else None
 
 
-def processor() -> str:
-    """The name the CPU gives itself, and how many of it there are."""
+def cpu_name() -> str:
+    """The model name of the CPU and the number of its cores."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -49,13 +49,13 @@ def processor() -> str:
     return f"{own}, {os.cpu_count()} cores"
 
 
-def check_file(path: Path | None) -> None:
-    """Refuse, before anything is measured, a file that could not be appended to."""
+def check_out_file(path: Path | None) -> None:
+    """Refuse a file that cannot be appended to before anything is measured."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"{path} cannot be written to; name a file in an existing folder")
 
 
-def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one JSON line."""
+def append_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Append a record as one JSON line."""
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")

@@ -7,21 +7,24 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from sparing import device
-from sparing.bench.cutoffs import bench_cutoffs, zipf
 from sparing.bench.distributed import bench_distributed
-from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
-from sparing.bench.generate import GenerateOptions, bench_generate
+from sparing.bench.inference import (
+    EvaluateOptions,
+    GenerateOptions,
+    bench_evaluate,
+    bench_generate,
+)
+from sparing.bench.micro import bench_cutoffs, bench_span, zipf_counts
 from sparing.bench.profile import bench_profile
-from sparing.bench.report import append, check_file, processor, report
+from sparing.bench.report import append_record, check_out_file, cpu_name, make_report
 from sparing.bench.size import Purpose, Size, settle, small
-from sparing.bench.span import bench_span
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
-from sparing.cli.options import Device, Json, Settings, out_path, show
-from sparing.data.cutoffs import frequencies
+from sparing.cli.options import Device, Json, Settings, parse_out_path, print_report
+from sparing.data.cutoffs import count_ids
 from sparing.data.tokens import DataConfig, prepare
 from sparing.device import Hardware
-from sparing.launch import launch
+from sparing.launch import current_launch
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
@@ -40,17 +43,19 @@ POSITIONS = (10_000, 1_000_000)
 SizeOption = Annotated[
     Size, typer.Option("--size", help="small, full, or auto: small on a CPU, full on a GPU.")
 ]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; torch's choice.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="CPU threads; default: torch's choice.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FILE", parser=out_path, help="Append the result as a JSON line."
+        "--out", metavar="FILE", parser=parse_out_path, help="Append the result as a JSON line."
     ),
 ]
 
 
-class Wish(NamedTuple):
-    """What every benchmark of a recipe is asked with."""
+class BenchRequest(NamedTuple):
+    """Options common to all benchmarks of a recipe."""
 
     name: str
     settings: list[str]
@@ -66,15 +71,15 @@ def train(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    steps: Annotated[int, typer.Option(help="Steps to measure.")] = 12,
-    count: Threads = None,
+    steps: Annotated[int, typer.Option(help="Steps to evaluate_case.")] = 12,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """The whole training step against its bare matrix work, on random tokens."""
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
-    _measure("train", "train", wish, lambda run, hardware: bench_train(run, hardware, steps))
+    """Training step against its bare matrix products, on random tokens."""
+    request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
+    _measure("train", "train", request, lambda run, hardware: bench_train(run, hardware, steps))
 
 
 @app.command()
@@ -82,32 +87,32 @@ def generate(
     name: Annotated[str, typer.Argument(metavar="RECIPE-or-RUN")] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    length: Annotated[int, typer.Option(help="Tokens written in one measured block.")] = 100,
+    length: Annotated[int, typer.Option(help="Tokens decoded in one measured block.")] = 100,
     positions: Annotated[
         list[int] | None,
-        typer.Option("--position", help="Where in the text to write; may be repeated."),
+        typer.Option("--position", help="Position to decode at; may be repeated."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Texts written side by side.")] = 1,
-    count: Threads = None,
+    batch: Annotated[int, typer.Option(help="Texts decoded in parallel.")] = 1,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Reading a prompt, then writing early and late in a text: the cost must not grow."""
+    """Prefill, then decoding early and late in a text: its cost must not grow."""
     options = GenerateOptions(positions=tuple(positions or POSITIONS), length=length, batch=batch)
     hardware = device.pick(target, "float32")
     folder, run = _find(name)
     size = "full" if folder else settle(size, hardware.device)
     run = with_settings(small(run, "generate") if size == "small" else run, settings or [])
-    check_file(out)
-    # So narrow a model gains nothing from a second thread, and loses much on a busy machine.
-    with threads(1 if size == "small" and count is None else count):
+    check_out_file(out)
+    # Such a narrow model gains nothing from a second thread and is slower on a busy machine.
+    with threads(1 if size == "small" and thread_count is None else thread_count):
         model = (
             load_model(folder, hardware, run=run) if folder else build_model(run, hardware.device)
         )
         figures = bench_generate(model, run, hardware, options)
-        record = report("generate", run, hardware, {"size": size, **figures})
-    _tell(record, out, as_json=as_json)
+        record = make_report("generate", run, hardware, {"size": size, **figures})
+    _print_record(record, out, as_json=as_json)
 
 
 @app.command()
@@ -117,18 +122,21 @@ def evaluate(
     size: SizeOption = "auto",
     memory: Annotated[int, typer.Option(min=0, help="Positions of memory.")] = 2048,
     segment: Annotated[int, typer.Option(help="Tokens read at a time.")] = 64,
-    batch: Annotated[int, typer.Option(help="Streams side by side.")] = 1,
-    rounds: Annotated[int, typer.Option(help="Segments to measure.")] = 9,
-    count: Threads = None,
+    batch: Annotated[int, typer.Option(help="Streams read in parallel.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Segments to evaluate_case.")] = 9,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Reading with keys and values kept, against projecting the memory for every segment."""
+    """Evaluation with cached keys and values, against projecting the memory every time."""
     options = EvaluateOptions(memory=memory, segment=segment, batch=batch, rounds=rounds)
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
     _measure(
-        "evaluate", "evaluate", wish, lambda run, hardware: bench_evaluate(run, hardware, options)
+        "evaluate",
+        "evaluate",
+        request,
+        lambda run, hardware: bench_evaluate(run, hardware, options),
     )
 
 
@@ -140,40 +148,45 @@ def span(
     limits: Annotated[
         tuple[int, int], typer.Option("--limits", help="The two limits to compare.")
     ] = (8192, 64),
-    steps: Annotated[int, typer.Option(help="Steps to measure under either limit.")] = 10,
-    count: Threads = None,
+    steps: Annotated[int, typer.Option(help="Steps to measure under each limit.")] = 10,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Training steps with short spans under a long limit, against those under a short one."""
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
-    _measure("span", "train", wish, lambda run, hardware: bench_span(run, hardware, limits, steps))
+    """Training steps with short spans: a long span limit against a short one."""
+    request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
+    _measure(
+        "span", "train", request, lambda run, hardware: bench_span(run, hardware, limits, steps)
+    )
 
 
 @app.command()
 def cutoffs(
     corpus: Annotated[
-        str | None, typer.Option("--data", metavar="CORPUS", help="Its words too, counted first.")
+        str | None,
+        typer.Option("--data", metavar="CORPUS", help="Also use the words of this corpus."),
     ] = None,
-    words: Annotated[int, typer.Option(help="Made-up words, by Zipf's law.")] = 267_735,
-    clusters: Annotated[int, typer.Option(help="One up to so many clusters.")] = 3,
-    turns: Annotated[int, typer.Option(help="Times each is found; the least counts.")] = 3,
+    words: Annotated[
+        int, typer.Option(help="Size of a synthetic vocabulary (Zipf's law).")
+    ] = 267_735,
+    clusters: Annotated[int, typer.Option(help="Measure one to this many clusters.")] = 3,
+    turns: Annotated[int, typer.Option(help="Repetitions; the fastest counts.")] = 3,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Finding the optimal cut-offs of an adaptive softmax, each word a possible cut."""
-    check_file(out)
-    tasks = {f"{words:,} words by Zipf's law": zipf(words)}
+    """Search for the optimal cut-offs of an adaptive softmax, at any word."""
+    check_out_file(out)
+    tasks = {f"{words:,} words by Zipf's law": zipf_counts(words)}
     if corpus is not None:
         tokens = prepare(DataConfig(corpus=corpus, vocab="words"))
-        tasks[corpus] = frequencies(tokens.split("train").ids, tokens.vocab.size)
+        tasks[corpus] = count_ids(tokens.split("train").ids, tokens.vocab.size)
     hardware = device.pick("cpu", "float32")
     figures = {
         name: bench_cutoffs(counts, most=clusters, turns=turns) for name, counts in tasks.items()
     }
-    origin = {**provenance(hardware, 0), "processor": processor()}
-    _tell({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
+    origin = {**provenance(hardware, 0), "processor": cpu_name()}
+    _print_record({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
 
 
 @app.command()
@@ -181,15 +194,15 @@ def cost(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = "toy_par_search",
     settings: Settings = None,
     size: SizeOption = "auto",
-    stacks: Annotated[int, typer.Option(help="Random stacks to check the sum on.")] = 20,
-    count: Threads = None,
+    stacks: Annotated[int, typer.Option(help="Random stacks to check the sum of costs on.")] = 20,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """What each block of a search costs here, and whether costs add up."""
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
-    _measure("cost", "train", wish, lambda run, hardware: bench_cost(run, hardware, stacks))
+    """Cost of each block of a search on this machine, and whether costs add up."""
+    request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
+    _measure("cost", "train", request, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
 @app.command()
@@ -197,19 +210,19 @@ def distributed(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    steps: Annotated[int, typer.Option(help="Steps of either kind to measure.")] = 12,
-    shard: Annotated[bool, typer.Option("--shard", help="With weights cut up.")] = False,
-    count: Threads = None,
+    steps: Annotated[int, typer.Option(help="Steps of each kind to evaluate_case.")] = 12,
+    shard: Annotated[bool, typer.Option("--shard", help="Shard the weights (FSDP).")] = False,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Steps of all processes of a torchrun against those of one alone; without it, of one."""
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    """Steps of all torchrun processes together, against those of one process alone."""
+    request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
     _measure(
         "distributed",
         "train",
-        wish,
+        request,
         lambda run, hardware: bench_distributed(run, hardware, steps, sharded=shard),
     )
 
@@ -219,33 +232,36 @@ def profile(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    steps: Annotated[int, typer.Option(help="Steps to time, and to watch.")] = 5,
-    rows: Annotated[int, typer.Option(help="How many of the longest to tell of.")] = 25,
-    count: Threads = None,
+    steps: Annotated[int, typer.Option(help="Steps to time and to profile.")] = 5,
+    rows: Annotated[int, typer.Option(help="Number of kernels or operators to print.")] = 25,
+    thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Where the time of a training step goes."""
-    wish = Wish(name, settings or [], size, count, target, out, as_json)
+    """Profile of a training step."""
+    request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
     _measure(
-        "profile", "train", wish, lambda run, hardware: bench_profile(run, hardware, steps, rows)
+        "profile", "train", request, lambda run, hardware: bench_profile(run, hardware, steps, rows)
     )
 
 
 def _measure(
-    kind: str, purpose: Purpose, wish: Wish, work: Callable[[RunConfig, Hardware], dict[str, Any]]
+    kind: str,
+    purpose: Purpose,
+    request: BenchRequest,
+    work: Callable[[RunConfig, Hardware], dict[str, Any]],
 ) -> None:
-    """Size a recipe for the machine, do the work, report it."""
-    run = recipe(wish.name)
-    hardware = device.pick(wish.device, with_settings(run, wish.settings).train.precision)
-    size = settle(wish.size, hardware.device)
-    run = with_settings(small(run, purpose) if size == "small" else run, wish.settings)
-    check_file(wish.out)
-    with threads(wish.threads):
-        record = report(kind, run, hardware, {"size": size, **work(run, hardware)})
-    if launch().rank == 0:
-        _tell(record, wish.out, as_json=wish.as_json)
+    """Size a recipe for the machine, run the benchmark and report it."""
+    run = recipe(request.name)
+    hardware = device.pick(request.device, with_settings(run, request.settings).train.precision)
+    size = settle(request.size, hardware.device)
+    run = with_settings(small(run, purpose) if size == "small" else run, request.settings)
+    check_out_file(request.out)
+    with threads(request.threads):
+        record = make_report(kind, run, hardware, {"size": size, **work(run, hardware)})
+    if current_launch().rank == 0:
+        _print_record(record, request.out, as_json=request.as_json)
 
 
 def _find(name: str) -> tuple[RunFolder | None, RunConfig]:
@@ -256,16 +272,16 @@ def _find(name: str) -> tuple[RunFolder | None, RunConfig]:
     return folder, folder.config()
 
 
-def _tell(record: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
+def _print_record(record: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
     if out is not None:
-        append(out, record)
+        append_record(out, record)
     if as_json:
-        show(record, as_json=True)
+        print_report(record, as_json=True)
         return
     lines = {name: value for name, value in record.items() if value is not None}
     for row in lines.pop("work", []):
         typer.echo(f"{row['ms']:10.3f} ms {row['calls']:8,.0f} x  {row['what']}")
-    for place in lines.pop("positions", []):
-        about = {name: value for name, value in place.items() if name != "position"}
-        lines[f"at {place['position']:,}"] = about
-    show(lines, as_json=False)
+    for found in lines.pop("positions", []):
+        figures = {name: value for name, value in found.items() if name != "position"}
+        lines[f"at {found['position']:,}"] = figures
+    print_report(lines, as_json=False)

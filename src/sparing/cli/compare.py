@@ -11,12 +11,12 @@ from sparing.cli.options import (
     Json,
     Settings,
     Source,
-    out_path,
+    parse_out_path,
+    print_table,
+    report_stop,
     show_message,
-    show_table,
-    stopped,
 )
-from sparing.cli.train import named, settled
+from sparing.cli.train import apply_settings, load_recipe
 from sparing.errors import UserError
 from sparing.experiments.compare import comparison
 from sparing.experiments.engine import ExperimentOptions
@@ -35,7 +35,10 @@ def compare(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="PATH", parser=out_path, help="Folder for the table and its runs."
+            "--out",
+            metavar="PATH",
+            parser=parse_out_path,
+            help="Folder for the table and its runs.",
         ),
     ],
     variants: Annotated[
@@ -67,14 +70,14 @@ def compare(
     if minutes is not None and steps is not None:
         raise UserError("--minutes and --steps exclude each other")
     budget = [] if steps is None else [f"train.steps={steps}"]
-    base = settled(named(name), [*(settings or []), *budget], minutes, corpus)
+    base = apply_settings(load_recipe(name), [*(settings or []), *budget], minutes, corpus)
     train = TrainOptions(device=device, source=source, progress=not quiet)
     options = ExperimentOptions(seeds=seeds, train=train, message=show_message)
     experiment = comparison(base, variants or [], out, options)
     signal, record = experiment.run()
     if signal:
-        return stopped(signal)
-    show_table(record, experiment.layout, as_json=as_json)
+        return report_stop(signal)
+    print_table(record, experiment.layout, as_json=as_json)
     _draw(experiment.finished_trials(), out, "minutes" if base.train.minutes else "steps")
     return int(any(row["status"] == FAILED for row in record["rows"]))
 

@@ -1,4 +1,4 @@
-"""`sparing data`: corpora, fetched, verified, tokenised."""
+"""`sparing data`: list, download, verify and tokenize corpora."""
 
 import json
 import time
@@ -7,27 +7,28 @@ from typing import Annotated, Any
 
 import typer
 
-from sparing.cli.options import Json, Source, show
+from sparing.cli.options import Json, Source, print_report
 from sparing.data.corpora import CORPORA
-from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, frequencies, optimal
-from sparing.data.splits import check_source, read_splits
-from sparing.data.splits import get as get_corpus
-from sparing.data.tokens import DataConfig, Tokens, place
+from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, count_ids, optimal_cutoffs
+from sparing.data.splits import check_source, fetch_corpus, read_splits
+from sparing.data.tokens import DataConfig, Tokens, tokens_folder
 from sparing.data.tokens import prepare as prepare_tokens
-from sparing.data.vocab import Kind
-from sparing.errors import unknown
+from sparing.data.vocab import VocabKind
+from sparing.errors import unknown_name
 
-app = typer.Typer(help="Corpora: list, get, prepare; cutoffs of a softmax.", no_args_is_help=True)
+app = typer.Typer(
+    help="Corpora: list, get, prepare; cut-offs of an adaptive softmax.", no_args_is_help=True
+)
 
 
 @app.command("list")
 def list_corpora(as_json: Json = False) -> None:
-    """The corpora this program knows."""
+    """List the known corpora."""
     known = {name: corpus.description for name, corpus in CORPORA.items()}
     if as_json:
         typer.echo(json.dumps(known))
     else:
-        show(known, as_json=False)
+        print_report(known, as_json=False)
 
 
 @app.command()
@@ -36,46 +37,46 @@ def get(
     source: Source = None,
     as_json: Json = False,
 ) -> None:
-    """Fetch a corpus (or take a local copy), verify it, keep it."""
+    """Download a corpus (or take a local copy), verify it and store it."""
     if name not in CORPORA:
-        raise unknown("corpus", name, CORPORA)
+        raise unknown_name("corpus", name, CORPORA)
     if source is not None:
         check_source(name, source)
-    folder = get_corpus(name, source)
+    folder = fetch_corpus(name, source)
     sizes = {split: len(text) for split, text in read_splits(name).items()}
-    show({"corpus": name, "folder": str(folder), "bytes": sizes}, as_json=as_json)
+    print_report({"corpus": name, "folder": str(folder), "bytes": sizes}, as_json=as_json)
 
 
 @app.command()
 def prepare(
     corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="A name, or a text file or folder of yours.")
+        str, typer.Argument(metavar="CORPUS", help="Corpus name, or your own text file or folder.")
     ],
-    vocab: Annotated[Kind, typer.Option(help="What one token is.")] = "bytes",
-    vocab_size: Annotated[int | None, typer.Option(help="How many pieces to learn.")] = None,
+    vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
+    vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
     source: Source = None,
     as_json: Json = False,
 ) -> None:
-    """Tokenise a corpus once; `train` does it by itself where needed."""
+    """Tokenize a corpus; `train` does so itself if needed."""
     config = DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size, newlines=newlines)
     if source is not None:
         check_source(corpus, source)
-        if CORPORA[corpus].checksums and (folder := place(config)).exists():
-            again = f"--from {source} is not read; remove that folder to tokenise anew"
-            typer.echo(f"{corpus} is tokenised already, in {folder}: {again}", err=True)
-    show(_report(prepare_tokens(config, source)), as_json=as_json)
+        if CORPORA[corpus].checksums and (folder := tokens_folder(config)).exists():
+            again = f"--from {source} is not read; remove that folder to tokenize again"
+            typer.echo(f"{corpus} is already tokenized in {folder}: {again}", err=True)
+    print_report(_report(prepare_tokens(config, source)), as_json=as_json)
 
 
 @app.command()
 def cutoffs(
     corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="A name, or a text file or folder of yours.")
+        str, typer.Argument(metavar="CORPUS", help="Corpus name, or your own text file or folder.")
     ],
-    vocab: Annotated[Kind, typer.Option(help="What one token is.")] = "words",
-    vocab_size: Annotated[int | None, typer.Option(help="How many pieces to learn.")] = None,
+    vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "words",
+    vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     clusters: Annotated[
-        int, typer.Option(help="Rarer clusters beside the head: as many cut-offs.")
+        int, typer.Option(help="Clusters besides the head; as many cut-offs.")
     ] = CutoffConfig().clusters,
     dim: Annotated[int, typer.Option(help="Width of the model's vectors.")] = CutoffConfig().dim,
     shrink: Annotated[
@@ -83,7 +84,7 @@ def cutoffs(
     ] = CutoffConfig().shrink,
     head: Annotated[
         int | None,
-        typer.Option(help=f"Least words in the head; 1, or {NARROW_HEAD} with --shrink."),
+        typer.Option(help=f"Minimum words in the head; 1, or {NARROW_HEAD} with --shrink."),
     ] = None,
     align: Annotated[
         int, typer.Option(help="Rows of head and clusters are a multiple of this.")
@@ -91,12 +92,12 @@ def cutoffs(
     source: Source = None,
     as_json: Json = False,
 ) -> None:
-    """Where to cut a vocabulary, in the order of its ids, for a softmax that multiplies least."""
+    """Find the cut-offs of an adaptive softmax that need the fewest multiply-adds."""
     wanted = CutoffConfig(clusters=clusters, dim=dim, shrink=shrink, least_head=head, align=align)
     tokens = prepare_tokens(DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size), source)
-    counts = frequencies(tokens.split("train").ids, tokens.vocab.size)
+    counts = count_ids(tokens.split("train").ids, tokens.vocab.size)
     started_at = time.perf_counter()
-    found = optimal(counts, wanted)
+    found = optimal_cutoffs(counts, wanted)
     elapsed_s = time.perf_counter() - started_at
     edges = pairwise([0, *found.cutoffs, len(counts)])
     parts = {
@@ -113,7 +114,7 @@ def cutoffs(
         "of_plain": found.cost / found.plain,
         "elapsed_s": elapsed_s,
     }
-    show(report, as_json=as_json)
+    print_report(report, as_json=as_json)
 
 
 def _report(tokens: Tokens) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`sparing evaluate`: exact bits per byte of a run."""
+"""`sparing evaluate`: the exact bits per byte of a run."""
 
 import json
 from collections.abc import Sequence, Set
@@ -15,17 +15,17 @@ from sparing.cli.options import (
     Json,
     Settings,
     Source,
-    given,
-    refuse_apart,
-    refuse_strays,
-    show,
+    check_conflicting_options,
+    check_dependent_options,
+    given_options,
+    print_report,
 )
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluate.cache import CacheConfig
 from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule
-from sparing.launch import launch
+from sparing.launch import current_launch
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
 from sparing.runs.folder import RunFolder, open_run, prepare_for_run
@@ -40,76 +40,81 @@ NEEDS = {
     "--dynamic-lr": ("--dynamic",),
     "--dynamic-decay": ("--dynamic",),
 }
-"""Options that mean nothing without another."""
-APART = {
+"""Options that need another one."""
+CONFLICTS = {
     "--context": ("--window", "--memory", "--cache", "--dynamic"),
     "--window": ("--memory", "--cache", "--segment", "--dynamic"),
     "--dynamic": ("--memory", "--cache"),
 }
-"""Ways of reading, and what would be lost on them."""
-TWICE = {"--batch": "evaluate.batch", "--segment": "evaluate.segment", "--memory": "model.memory"}
-"""Options that stand for a setting."""
-ALONE = ("--context", "--memory", "--cache", "--dynamic")
-"""Ways of reading that are not dealt out to several processes."""
+"""Options, and the options that they would ignore."""
+OPTION_SETTINGS = {
+    "--batch": "evaluate.batch",
+    "--segment": "evaluate.segment",
+    "--memory": "model.memory",
+}
+"""Options that are short for a setting."""
+SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
+"""Options that do not work with several processes."""
 
 
 def evaluate(
     call: typer.Context,
     path: Annotated[Path, typer.Argument(metavar="RUN")],
-    split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part to score.")] = (
+    split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Split to score.")] = (
         "valid"
     ),
     protocol: Annotated[
         Literal["bytes", "no-newlines"],
-        typer.Option(help="All bytes, or newlines taken out as Transformer-XL does."),
+        typer.Option(help="All bytes, or without newlines as Transformer-XL does."),
     ] = "bytes",
-    size: Annotated[int | None, typer.Option("--bytes", help="Only the first N bytes.")] = None,
+    size: Annotated[
+        int | None, typer.Option("--bytes", help="Score the first N bytes only.")
+    ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Fresh windows of N tokens instead of carried streams.")
+        int | None,
+        typer.Option(help="Windows of N tokens from a fresh state, instead of carried streams."),
     ] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens scored per window.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Streams or windows side by side.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Streams or windows read in parallel.")] = None,
     segment: Annotated[int | None, typer.Option(help="Tokens read at a time.")] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Memory lengths to try, e.g. 0,1000,5000; 0 is off.")
+        str | None, typer.Option(help="Memory lengths to compare, e.g. 0,1000,5000; 0 is none.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(help="Loss against available context, up to N tokens.")
+        int | None, typer.Option(help="Loss as a function of context length, up to N tokens.")
     ] = None,
     cache: Annotated[
-        int | None, typer.Option(help="Mix in a continuous cache of the last N tokens.")
+        int | None, typer.Option(help="Add a continuous cache of the last N tokens.")
     ] = None,
     cache_theta: Annotated[
-        float, typer.Option(help="How sharply similarity tells in the cache.")
+        float, typer.Option(help="Factor of the similarity in the cache.")
     ] = CacheConfig().theta,
-    cache_lambda: Annotated[
-        float, typer.Option(help="Probability given to the cache.")
-    ] = CacheConfig().share,
-    adapting: Annotated[
-        bool, typer.Option("--dynamic", help="Also learn from what was scored: its own figures.")
+    cache_lambda: Annotated[float, typer.Option(help="Weight of the cache.")] = CacheConfig().share,
+    adapt: Annotated[
+        bool, typer.Option("--dynamic", help="Also dynamic evaluation, reported separately.")
     ] = False,
-    dynamic_rule: Annotated[Rule, typer.Option(help="How --dynamic moves the weights.")] = "rms",
-    dynamic_lr: Annotated[float | None, typer.Option(help="Its learning rate.")] = None,
+    dynamic_rule: Annotated[Rule, typer.Option(help="Update rule of --dynamic.")] = "rms",
+    dynamic_lr: Annotated[float | None, typer.Option(help="Learning rate of --dynamic.")] = None,
     dynamic_decay: Annotated[
-        float, typer.Option(help="Its share of the way back to the trained weights, per step.")
+        float, typer.Option(help="Decay of --dynamic towards the trained weights, per step.")
     ] = DynamicConfig().decay,
     settings: Settings = None,
     checkpoint: CheckpointName = None,
     source: Source = None,
     target: Device = "auto",
     precision: Annotated[
-        Precision, typer.Option(help="Of matrix products; auto is what the run trained in.")
+        Precision, typer.Option(help="Precision of matrix products; auto: as in training.")
     ] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Score a split exactly: every byte once, each from the bytes before it."""
+    """Score a split exactly: every byte once, each predicted from the bytes before it."""
     settings = settings or []
-    _refuse_contradictions(given(call), settings)
-    folder = _opened(path, protocol if "--protocol" in given(call) else None)
+    _check_options(given_options(call), settings)
+    folder = _open_run(path, protocol if "--protocol" in given_options(call) else None)
     case = Case(
         folder=folder,
-        run=_changed(folder.config(), settings, batch, segment),
-        # Once and for all: a run that trains may get its first `best` while it is read.
+        run=_apply_settings(folder.config(), settings, batch, segment),
+        # Resolved once: a run in training may get its first `best` during the evaluation.
         checkpoint=folder.checkpoint(checkpoint),
         hardware=_hardware(folder, target, precision),
         tokens=prepare_for_run(folder, folder.config().data, source),
@@ -119,26 +124,27 @@ def evaluate(
     )
     reading = _reading(case, window, stride, _cache(cache, cache_theta, cache_lambda))
     if context is not None:
-        show(_context(case, context), as_json=as_json)
+        print_report(_context(case, context), as_json=as_json)
     elif memory is not None:
         _sweep(case, reading, _lengths(memory), as_json=as_json)
     else:
-        how = _dynamic(dynamic_rule, dynamic_lr, dynamic_decay, segment) if adapting else None
+        how = _dynamic(dynamic_rule, dynamic_lr, dynamic_decay, segment) if adapt else None
         _score(case, reading, how, kept=size is None and not settings, as_json=as_json)
 
 
-def _refuse_contradictions(options: Set[str], settings: Sequence[str]) -> None:
-    refuse_strays(options, NEEDS)
-    refuse_apart(options, APART)
-    if launch().size > 1 and (strays := [option for option in ALONE if option in options]):
-        raise UserError(f"{strays[0]} is for one process; run it without torchrun")
-    named = {setting.partition("=")[0].strip() for setting in settings}
-    for option, setting in TWICE.items():
-        if option in options and setting in named:
-            raise UserError(f"{option} and --set {setting} say the same; leave one of them out")
+def _check_options(options: Set[str], settings: Sequence[str]) -> None:
+    check_dependent_options(options, NEEDS)
+    check_conflicting_options(options, CONFLICTS)
+    single = [option for option in SINGLE_PROCESS if option in options]
+    if current_launch().size > 1 and single:
+        raise UserError(f"{single[0]} runs in one process only; start it without torchrun")
+    set_names = {setting.partition("=")[0].strip() for setting in settings}
+    for option, setting in OPTION_SETTINGS.items():
+        if option in options and setting in set_names:
+            raise UserError(f"{option} and --set {setting} are the same; leave one of them out")
 
 
-def _changed(
+def _apply_settings(
     stored: RunConfig, settings: Sequence[str], batch: int | None, segment: int | None
 ) -> RunConfig:
     reading = {"evaluate.batch": batch, "evaluate.segment": segment}
@@ -147,17 +153,16 @@ def _changed(
     for setting in settings:
         if not setting.strip().startswith(("model.", "evaluate.")):
             raise UserError(
-                f"--set {setting} would change nothing here: "
-                "evaluate takes settings of model and evaluate"
+                f"--set {setting} has no effect here; only settings of model and evaluate do"
             )
     return run
 
 
-def _opened(path: Path, protocol: str | None) -> RunFolder:
-    """The run, if it can be measured by the protocol that was asked for."""
+def _open_run(path: Path, protocol: str | None) -> RunFolder:
+    """Open the run; refuse a protocol that it cannot be evaluated with."""
     folder = open_run(path)
     if protocol == "bytes" and not folder.config().data.newlines:
-        raise UserError("the run never saw a newline; it can be measured as no-newlines only")
+        raise UserError("this run was trained without newlines; use --protocol no-newlines")
     return folder
 
 
@@ -173,7 +178,7 @@ def _cache(window: int | None, theta: float, share: float) -> CacheConfig | None
 def _reading(
     case: Case, window: int | None, stride: int | None, cache: CacheConfig | None
 ) -> Reading:
-    # A model trained without newlines has no other way of being measured.
+    # A model trained without newlines can only be evaluated without them.
     protocol = case.protocol if case.folder.config().data.newlines else "no-newlines"
     return Reading(protocol=protocol, window=window, stride=stride, cache=cache)
 
@@ -186,13 +191,13 @@ def _dynamic(rule: Rule, lr: float | None, decay: float, segment: int | None) ->
 def _score(
     case: Case, reading: Reading, how: DynamicConfig | None, *, kept: bool, as_json: bool
 ) -> None:
-    with init_world(launch(), case.hardware.device, WorldConfig()) as world:
+    with init_world(current_launch(), case.hardware.device, WorldConfig()) as world:
         found, report = evaluate_case(replace(case, world=world), reading, how)
-    if launch().rank:
+    if current_launch().rank:
         return
     if kept:
         case.folder.note_results(found)
-    show(report, as_json=as_json)
+    print_report(report, as_json=as_json)
 
 
 def _context(case: Case, length: int) -> dict[str, Any]:
@@ -224,7 +229,7 @@ def _lengths(memory: str) -> list[int]:
 
 def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: bool) -> None:
     if not has_memory(case.run):
-        raise UserError(f"this {case.run.family} has no memory whose length could be varied")
+        raise UserError(f"this {case.run.family} has no memory; leave --memory out")
     rows = []
     for length in lengths:
         now = case.with_memory(length)

@@ -1,4 +1,4 @@
-"""`sparing generate`: text from a run, streamed."""
+"""`sparing generate`: generate text with a trained run."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, say
+from sparing.cli.options import CheckpointName, Device, Json, print_text
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
@@ -19,27 +19,34 @@ from sparing.runs.folder import load_model
 
 def generate(
     path: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="The package's own model if left out.")
+        Path | None,
+        typer.Argument(metavar="RUN", help="Default: the model that comes with the package."),
     ] = None,
     prompt: Annotated[
-        list[str] | None, typer.Option(help="Text to go on from; several make a batch.")
+        list[str] | None, typer.Option(help="Text to continue; several make a batch.")
     ] = None,
     prompt_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read the prompt from a file, or - for standard input."),
     ] = None,
-    length: Annotated[int, typer.Option(help="Tokens to write.")] = 500,
-    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Keep the K likeliest; 0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest with this share.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Drop what is this much less likely.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text.")] = None,
+    length: Annotated[int, typer.Option(help="Tokens to generate.")] = 500,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the most probable token.")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep the K most probable tokens; 0 is off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the most probable tokens up to this share.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens below this fraction of the best.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text.")] = None,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Write text after a prompt."""
+    """Generate text after a prompt."""
     prompts = _prompts(prompt or [], prompt_file) or [b"" if path else OPENING]
     sampling = SamplingConfig(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
@@ -48,18 +55,18 @@ def generate(
     folder, hardware = run_or_bundled(path), device.pick(target, "float32")
     model, vocab = load_model(folder, hardware, checkpoint), folder.vocab()
     if len(prompts) == 1 and not as_json:
-        # A prompt that cannot be read is refused before anything is said.
+        # Refuses a prompt that cannot be encoded before anything is printed.
         vocab.encode(prompts[0])
-        say(prompts[0].decode("utf-8", errors="replace"))
+        print_text(prompts[0].decode("utf-8", errors="replace"))
         for piece in stream_text(model, vocab, prompts[0], config, hardware):
-            say(piece)
-        say("\n")
+            print_text(piece)
+        print_text("\n")
         return
     for done in complete(model, vocab, prompts, config, hardware):
-        words = done.prompt.decode("utf-8", errors="replace")
+        shown = done.prompt.decode("utf-8", errors="replace")
         if as_json:
             record = {
-                "prompt": words,
+                "prompt": shown,
                 "text": done.text,
                 "tokens": done.tokens,
                 "finish": done.finish,
@@ -67,7 +74,7 @@ def generate(
             }
             typer.echo(json.dumps(record))
         else:
-            say(f"{words}{done.text}\n{'-' * 40}\n")
+            print_text(f"{shown}{done.text}\n{'-' * 40}\n")
 
 
 def _prompts(given: list[str], path: Path | None) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""`sparing import`: checkpoints of other programs as runs."""
+"""`sparing import`: convert released checkpoints of other programs to runs."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,27 +6,29 @@ from typing import Annotated, Literal
 import typer
 
 from sparing import device
-from sparing.cli.options import Json, out_path, show
+from sparing.cli.options import Json, parse_out_path, print_report
 from sparing.runs.import_released import import_adaptive_span
 from sparing.runs.provenance import provenance
 
 
 def import_(
-    layout: Annotated[Literal["adaptive-span"], typer.Argument(help="Which program wrote it.")],
+    layout: Annotated[
+        Literal["adaptive-span"], typer.Argument(help="Program that wrote the checkpoint.")
+    ],
     file: Annotated[Path, typer.Argument(metavar="FILE.pt")],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="FOLDER",
-            parser=out_path,
-            help="Of the run, else runs/NAME-of-the-file.",
+            parser=parse_out_path,
+            help="Run folder; default: runs/PROGRAM-FILE.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a run of a released checkpoint, to evaluate, generate with and plot."""
+    """Convert a released checkpoint to a run, to evaluate, generate and plot with it."""
     path = out or Path("runs") / f"{layout}-{file.stem}"
     folder = import_adaptive_span(file, path, provenance(device.pick("cpu", "float32"), 0))
     run = folder.config()
-    show({"run": str(path), "recipe": run.recipe, "model": run.identity()}, as_json=as_json)
+    print_report({"run": str(path), "recipe": run.recipe, "model": run.identity()}, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`sparing recipes` and `sparing info`: what can be trained, and what it costs."""
+"""`sparing recipes` and `sparing info`: what can be trained, and at what cost."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sparing.cli.options import Json, Settings, show
-from sparing.cli.train import recipe_file
+from sparing.cli.options import Json, Settings, print_report
+from sparing.cli.train import read_recipe
 from sparing.config import described
-from sparing.errors import unknown
+from sparing.errors import unknown_name
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.bundled import run_or_bundled
@@ -18,11 +18,11 @@ from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
 
 BYTE_FOR_BYTE = ("bytes", "symbols")
-"""Vocabularies in which a token is a byte; how many bytes others hold depends on the text."""
+"""Vocabularies in which a token is a byte."""
 
 
 def recipes(as_json: Json = False) -> None:
-    """List the recipes and what to expect of them."""
+    """List the recipes and what to expect of each."""
     if as_json:
         typer.echo(json.dumps({name: expectation(name) for name in RECIPES}))
         return
@@ -33,34 +33,37 @@ def recipes(as_json: Json = False) -> None:
 
 def info(
     name: Annotated[
-        str, typer.Argument(metavar="RECIPE-or-RUN", help="The package's own model if left out.")
+        str,
+        typer.Argument(
+            metavar="RECIPE-or-RUN", help="Default: the model that comes with the package."
+        ),
     ] = "",
     settings: Settings = None,
     as_json: Json = False,
     full: Annotated[
-        bool, typer.Option("--config", help="Every setting, with what it means.")
+        bool, typer.Option("--config", help="Also every setting and its meaning.")
     ] = False,
 ) -> None:
     """Parameters, FLOPs per token and byte, state size, provenance."""
     run, extra = _find(name)
     run = with_settings(run, settings or [])
-    report = _prices(run) | extra
+    report = _costs(run) | extra
     if full and as_json:
         report["config"] = to_json(run)
-    show(report, as_json=as_json)
+    print_report(report, as_json=as_json)
     if full and not as_json:
         for path, value, note in described(run):
-            typer.echo(f"\n{path}={_written(value)}\n    {note}")
+            typer.echo(f"\n{path}={_format(value)}\n    {note}")
 
 
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
     path = Path(name)
     if name.endswith(".json"):
-        return recipe_file(path), {"recipe": name}
+        return read_recipe(path), {"recipe": name}
     if name in RECIPES:
         return recipe(name), {"recipe": name, "about": expectation(name)}
     if name and not (path.exists() or "/" in name):
-        raise unknown("recipe (and no such run)", name, RECIPES)
+        raise unknown_name("recipe (and no such run)", name, RECIPES)
     folder = run_or_bundled(path if name else None)
     extra = {key: folder.read(key) for key in ("provenance", "results") if _has(folder.path, key)}
     return folder.config(), {"run": name or "the package's own model", **extra}
@@ -70,22 +73,22 @@ def _has(path: Path, key: str) -> bool:
     return is_run(path) and (path / f"{key}.json").is_file()
 
 
-def _written(value: Any) -> str:
-    """As `--set` reads it."""
+def _format(value: Any) -> str:
+    """Format a value as `--set` takes it."""
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value) or "()"
     return str(value)
 
 
-def _prices(run: RunConfig) -> dict[str, Any]:
-    price = cost(build_model(run, "meta"))
+def _costs(run: RunConfig) -> dict[str, Any]:
+    found = cost(build_model(run, "meta"))
     return {
         "family": run.family,
         "parameters": {
-            "training": price.parameters_training,
-            "deployed": price.parameters_deployed,
+            "training": found.parameters_training,
+            "deployed": found.parameters_deployed,
         },
-        "flops_per_token": price.flops_per_token,
-        **({"flops_per_byte": price.flops_per_token} if run.data.vocab in BYTE_FOR_BYTE else {}),
-        "state_bytes": price.state_bytes,
+        "flops_per_token": found.flops_per_token,
+        **({"flops_per_byte": found.flops_per_token} if run.data.vocab in BYTE_FOR_BYTE else {}),
+        "state_bytes": found.state_bytes,
     }

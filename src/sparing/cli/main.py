@@ -1,4 +1,4 @@
-"""The command line's entry: verbs, and errors as one line with exit status 2."""
+"""The main command: its subcommands, and errors as one line with exit status 2."""
 
 import errno
 import sys
@@ -21,10 +21,10 @@ from sparing.cli import (
     search,
     train,
 )
-from sparing.cli.messages import name_values, reworded
+from sparing.cli.messages import reword, simplify_value_names
 from sparing.device import is_out_of_memory
-from sparing.errors import LostError, UserError
-from sparing.launch import Launch, launch
+from sparing.errors import LostProcessError, UserError
+from sparing.launch import Launch, current_launch
 
 app = typer.Typer(
     name="sparing",
@@ -50,8 +50,8 @@ app.command("plot")(plot.plot)
 app.command("import")(import_.import_)
 app.add_typer(bench.app, name="bench")
 
-JOINT = ("train", "evaluate", "bench")
-"""What several processes may do together; the rest they would only do twice."""
+DISTRIBUTED = ("train", "evaluate", "bench")
+"""Commands that may run under torchrun; the others would only run several times."""
 
 
 @app.callback(invoke_without_command=True)
@@ -64,25 +64,27 @@ def options(
     if version:
         typer.echo(__version__)
         raise typer.Exit
-    if launch().size > 1 and call.invoked_subcommand not in JOINT:
-        raise UserError(f"{call.invoked_subcommand} is for one process; run it without torchrun")
+    if current_launch().size > 1 and call.invoked_subcommand not in DISTRIBUTED:
+        raise UserError(
+            f"{call.invoked_subcommand} runs in one process only; start it without torchrun"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status."""
+    """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = typer.main.get_command(app)
-    name_values(command)
+    simplify_value_names(command)
     try:
         status = command.main(args=words, prog_name="sparing", standalone_mode=False)
     except Exception as problem:
         if type(problem).__name__ == "NoArgsIsHelpError":
             typer.echo(str(problem))
             return 0
-        sentence = _sentence(problem)
-        if "--debug" in words or sentence is None:
+        message = _message(problem)
+        if "--debug" in words or message is None:
             raise
-        if line := _line(problem, sentence):
+        if line := _error_line(problem, message):
             typer.echo(line, err=True)
         return 2
     except KeyboardInterrupt:
@@ -91,38 +93,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _line(problem: Exception, sentence: str) -> str:
-    """What this process says of a failure: it may be the only one that has failed."""
+def _error_line(problem: Exception, message: str) -> str:
+    """The line to print for an error; with the rank, which may be the only one that failed."""
     try:
-        place = launch()
+        launch = current_launch()
     except UserError:
-        place = Launch()
-    if place.local_rank and not isinstance(problem, UserError | OSError):
-        # A command that cannot be read: the first process of this machine was given the same one.
+        launch = Launch()
+    if launch.local_rank and not isinstance(problem, UserError | OSError):
+        # A usage error: the first process of this machine reports the same one.
         return ""
-    if place.rank == 0 or isinstance(problem, LostError):
-        return f"sparing: {sentence}"
-    return f"sparing: {place.describe()}: {sentence}"
+    if launch.rank == 0 or isinstance(problem, LostProcessError):
+        return f"sparing: {message}"
+    return f"sparing: {launch.describe()}: {message}"
 
 
-def _sentence(problem: Exception) -> str | None:
-    """What to tell the user, or None for a fault of ours."""
+def _message(problem: Exception) -> str | None:
+    """The message for the user; None for a bug in this program."""
     if isinstance(problem, UserError):
         return " ".join(str(problem).split())
-    # Typer keeps a copy of click's exceptions under a private name; all of them explain themselves.
+    # Typer vendors click's exceptions under a private name; all of them have this method.
     explain = getattr(problem, "format_message", None)
     if callable(explain):
         known = getattr(getattr(getattr(problem, "ctx", None), "command", None), "commands", ())
-        return reworded(" ".join(str(explain()).split()), known)
+        return reword(" ".join(str(explain()).split()), known)
     if isinstance(problem, OSError):
-        return _about_files(problem)
+        return _file_message(problem)
     if is_out_of_memory(problem):
-        return "that does not fit into this machine's memory; choose smaller sizes"
+        return "out of memory; choose a smaller model, batch or segment"
     return None
 
 
-def _about_files(problem: OSError) -> str:
+def _file_message(problem: OSError) -> str:
     where = f"{problem.filename}: " if problem.filename else ""
     if problem.errno == errno.ENOSPC:
-        return f"{where}no space left on the device; nothing half-written was kept"
+        return f"{where}no space left on the device; no partial file was kept"
     return f"{where}{problem.strerror or problem}"

@@ -1,4 +1,4 @@
-"""Options and habits the verbs have in common."""
+"""Options and output shared by the commands."""
 
 import json
 import shlex
@@ -29,21 +29,21 @@ CheckpointName = Annotated[
 CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-"""What could move the cursor, colour the screen or ring: C0, DEL and C1."""
+"""Control characters (C0, DEL and C1), which could move the cursor or change colours."""
 WIDTH = 100
-"""Columns of a report."""
+"""Columns of a printed report."""
 GLUE = "\N{NO-BREAK SPACE}"
-"""Between words that stay in one line, such as a name and its value."""
+"""Joins words that must stay on one line, such as a name and its value."""
 
 
-def out_path(text: str) -> Path:
-    """What --out names; an empty name, as from an unset variable, would be the folder one is in."""
+def parse_out_path(text: str) -> Path:
+    """Parse --out; an empty name, as from an unset variable, would mean the current folder."""
     if not text.strip():
-        raise UserError("--out is empty; name a place to write to")
+        raise UserError("--out is empty; name a file or folder to write to")
     return Path(text)
 
 
-def show(data: dict[str, Any], *, as_json: bool) -> None:
+def print_report(data: dict[str, Any], *, as_json: bool) -> None:
     """Print a report: JSON for programs, aligned lines for people."""
     if as_json:
         typer.echo(json.dumps(data))
@@ -54,7 +54,7 @@ def show(data: dict[str, Any], *, as_json: bool) -> None:
             typer.echo(f"{'' if at else name:<{width}}  {line}")
 
 
-def show_table(record: Mapping[str, Any], layout: Layout, *, as_json: bool) -> None:
+def print_table(record: Mapping[str, Any], layout: Layout, *, as_json: bool) -> None:
     """Print a record of rows and notes: JSON for programs, an aligned table for people."""
     text = json.dumps(record) if as_json else layout.text(record["rows"], record["notes"])
     typer.echo(text)
@@ -66,27 +66,24 @@ def show_message(line: str) -> None:
         typer.echo(line, err=True)
 
 
-def stopped(signal: int) -> int:
-    """The exit status of a verb that a signal has ended, and that goes on where it was."""
-    typer.echo("stopped; the same command goes on", err=True)
+def report_stop(signal: int) -> int:
+    """Report that a signal stopped a command that can be continued; return its exit status."""
+    typer.echo("stopped; run the same command again to continue", err=True)
     return 128 + signal
 
 
-def say(text: str) -> None:
-    """Write text of a model's or a user's; a terminal is shown its control characters in words.
-
-    Piped, it goes out as it is.
-    """
+def print_text(text: str) -> None:
+    """Print text of a model or a user; on a terminal, control characters are escaped."""
     if sys.stdout.isatty():
         text = text.translate(CONTROLS)
-    # A terminal that cannot show a character must not end the stream.
+    # A character that the terminal cannot show must not raise an error.
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
     sys.stdout.flush()
 
 
-def given(call: typer.Context) -> set[str]:
-    """The options that were written on the command line, whatever their values."""
+def given_options(call: typer.Context) -> set[str]:
+    """Return the options given on the command line, whatever their values."""
     return {
         parameter.opts[0]
         for parameter in call.command.params
@@ -95,58 +92,58 @@ def given(call: typer.Context) -> set[str]:
     }
 
 
-def refuse_strays(options: Set[str], needs: Mapping[str, Sequence[str]]) -> None:
-    """Refuse an option of `needs` that stands there without any of those it belongs to."""
-    for option, homes in needs.items():
-        if option in options and options.isdisjoint(homes):
-            raise UserError(f"{option} is for {' or '.join(homes)}; without it, leave {option} out")
+def check_dependent_options(options: Set[str], needs: Mapping[str, Sequence[str]]) -> None:
+    """Refuse an option that is given without any of the options it needs."""
+    for option, needed in needs.items():
+        if option in options and options.isdisjoint(needed):
+            raise UserError(f"{option} is for {' or '.join(needed)}; leave it out otherwise")
 
 
-def refuse_apart(options: Set[str], apart: Mapping[str, Sequence[str]]) -> None:
-    """Refuse what an option of `apart` would leave unread."""
-    for option, others in apart.items():
-        strays = [other for other in others if other in options]
-        if option in options and strays:
-            raise UserError(f"{option} makes no use of {' or '.join(strays)}; leave one side out")
+def check_conflicting_options(options: Set[str], conflicts: Mapping[str, Sequence[str]]) -> None:
+    """Refuse options that another given option would ignore."""
+    for option, others in conflicts.items():
+        ignored = [other for other in others if other in options]
+        if option in options and ignored:
+            raise UserError(f"{option} ignores {' or '.join(ignored)}; leave one of them out")
 
 
 def _lines(value: Any, width: int) -> list[str]:
-    """A value in words; where a line is too short for it, its parts begin lines of their own."""
-    words = _words(value)
-    parts = [words]
-    if len(words) > width and isinstance(value, dict) and _nested(value):
-        parts = [_words({name: each}) for name, each in value.items()]
+    """Format a value; the parts of a nested one that is too long start on lines of their own."""
+    text = _format(value)
+    parts = [text]
+    if len(text) > width and isinstance(value, dict) and _is_nested(value):
+        parts = [_format({name: each}) for name, each in value.items()]
     indent = "  " if len(parts) > 1 else ""
-    lines = [line for part in parts for line in _wrapped(part, width, indent)]
+    lines = [line for part in parts for line in _wrap(part, width, indent)]
     return [line.replace(GLUE, " ") for line in lines]
 
 
-def _nested(value: dict[str, Any]) -> bool:
+def _is_nested(value: dict[str, Any]) -> bool:
     return any(isinstance(each, dict | list) for each in value.values())
 
 
-def _wrapped(words: str, width: int, indent: str) -> list[str]:
+def _wrap(text: str, width: int, indent: str) -> list[str]:
     lines = textwrap.wrap(
-        words,
+        text,
         width,
         subsequent_indent=indent,
-        # Paths and the like stay in one piece, however long.
+        # Paths are never broken, however long.
         break_long_words=False,
         break_on_hyphens=False,
     )
     return lines or [""]
 
 
-def _words(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4f}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, dict):
-        return ", ".join(f"{name}{GLUE}{_words(each)}" for name, each in value.items())
+        return ", ".join(f"{name}{GLUE}{_format(each)}" for name, each in value.items())
     if isinstance(value, list):
         if value and all(isinstance(each, str) for each in value):
-            # The command of a run: in one line, however long, to be copied.
+            # The command of a run stays on one line, however long, so that it can be copied.
             return shlex.join(value).replace(" ", GLUE)
-        return ", ".join(map(_words, value))
+        return ", ".join(map(_format, value))
     return " ".join(str(value).split())

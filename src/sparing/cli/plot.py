@@ -1,4 +1,4 @@
-"""`sparing plot`: pictures of runs."""
+"""`sparing plot`: figures of runs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,8 +10,16 @@ import numpy.typing as npt
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, Source, given, out_path, refuse_strays
-from sparing.data.tokens import Split, tokens_from_text
+from sparing.cli.options import (
+    CheckpointName,
+    Device,
+    Json,
+    Source,
+    check_dependent_options,
+    given_options,
+    parse_out_path,
+)
+from sparing.data.tokens import Split, split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
@@ -35,7 +43,7 @@ What = Literal["curves", "focus", "context", "spans", "pi", "race"]
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
-BELONGS = {
+NEEDS = {
     "--x": ("--what curves",),
     "--line": ("--what curves",),
     "--text": ("--what focus",),
@@ -44,7 +52,7 @@ BELONGS = {
     "--checkpoint": ("--what focus", "--what context", "--what spans"),
     "--from": ("--what focus", "--what context"),
 }
-"""Options that mean nothing to the other pictures."""
+"""Options that apply to some figures only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +69,7 @@ class PlotOptions:
     device: str
 
     def hardware(self) -> Hardware:
-        """Where a model is asked; pictures of journals need none."""
+        """The device to run a model on; figures made from journals need none."""
         return device.pick(self.device, "float32")
 
 
@@ -71,42 +79,45 @@ def plot(
     what: Annotated[
         What,
         typer.Option(
-            help="Curves of training, focus of the attention, loss against context, spans, "
-            "the preferences of a search (pi), or runs on enwik8 against published ones (race)."
+            help="Training curves, attention (focus), loss against context, spans, "
+            "block probabilities of a search (pi), or enwik8 runs against published ones (race)."
         ),
     ] = "curves",
-    axis: Annotated[XAxis | None, typer.Option("--x", help="Axis of the curves.")] = None,
+    axis: Annotated[
+        XAxis | None, typer.Option("--x", help="Horizontal axis of the curves.")
+    ] = None,
     lines: Annotated[
         list[str] | None,
-        typer.Option("--line", metavar="BITS:LABEL", help="A level to compare the curves with."),
+        typer.Option("--line", metavar="BITS:LABEL", help="Horizontal line to compare with."),
     ] = None,
     text: Annotated[
-        str | None, typer.Option(help="Text to watch the attention on (else the valid split).")
+        str | None, typer.Option(help="Text for the attention figure; default: the valid split.")
     ] = None,
     length: Annotated[
-        int | None, typer.Option(help="Tokens to watch (focus), or longest context (context).")
+        int | None,
+        typer.Option(help="Tokens to show (focus), or longest context (context)."),
     ] = None,
     windows: Annotated[
-        int | None, typer.Option(help=f"Places to measure context at ({WINDOWS} by default).")
+        int | None, typer.Option(help=f"Windows to average over ({WINDOWS} by default).")
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="FILE",
-            parser=out_path,
-            help="Picture, others of its kind beside it; else RUN/plots/.",
+            parser=parse_out_path,
+            help="File to write; default: in RUN/plots/.",
         ),
     ] = None,
-    svg: Annotated[bool, typer.Option("--svg", help="Write SVG beside PNG.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Also write SVG.")] = False,
     checkpoint: CheckpointName = None,
     source: Source = None,
     target_device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Draw one or several runs; prints the path of each picture."""
-    refuse_strays(given(call) | {f"--what {what}"}, BELONGS)
-    # Before any work: whether there is matplotlib, and a place to write to.
+    """Draw figures of one or several runs and print their paths."""
+    check_dependent_options(given_options(call) | {f"--what {what}"}, NEEDS)
+    # Checks that matplotlib is installed before any work.
     new_figure(1, 1)
     folders = [open_run(run) for run in runs]
     path = _path(folders, what, out)
@@ -125,7 +136,7 @@ def plot(
 
 def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
     if len(folders) > 1 and what in ("focus", "spans", "pi"):
-        raise UserError(f"{what} is drawn for one run at a time, not for {len(folders)}")
+        raise UserError(f"--what {what} takes one run at a time, not {len(folders)}")
     if len(folders) > 1 and out is None:
         raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
     return figure_path(out, folders[0].plots, what)
@@ -182,7 +193,7 @@ def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: 
 def _ids(folder: RunFolder, options: PlotOptions) -> npt.NDArray[Any]:
     if options.text is None:
         return _valid(folder, options.source).ids
-    return tokens_from_text(options.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
+    return split_from_text(options.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
 
 
 def _context(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sparing.cli.options import Json, given, refuse_apart
+from sparing.cli.options import Json, check_conflicting_options, given_options
 from sparing.errors import UserError
 from sparing.runs.table import RESULTS, read_rows
 
@@ -21,7 +21,7 @@ def results(
 
     Bits per byte are means over the seeds ± half the distance from the worst to the best.
     """
-    refuse_apart(given(call), {"--json": ("--markdown",)})
+    check_conflicting_options(given_options(call), {"--json": ("--markdown",)})
     found, problems = read_rows(folder)
     rows = [row.to_json() for row in found]
     for problem in problems:

@@ -1,4 +1,4 @@
-"""`sparing score`: how likely a run finds sentences."""
+"""`sparing score`: log-probabilities of sentences."""
 
 import json
 import sys
@@ -8,59 +8,61 @@ from typing import Annotated
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, say
+from sparing.cli.options import CheckpointName, Device, Json, print_text
 from sparing.errors import UserError
-from sparing.evaluate.score import Score, rank
-from sparing.evaluate.score import score as score_texts
+from sparing.evaluate.score import TextScore, rank_texts, score_texts
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import is_run, load_model
 
 
 def score(
     path: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="The package's own model if left out.")
+        Path | None,
+        typer.Argument(metavar="RUN", help="Default: the model that comes with the package."),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="One sentence a line; - is standard input (the default)."
+            metavar="FILE", help="One sentence per line; - is standard input (the default)."
         ),
     ] = None,
-    text: Annotated[list[str] | None, typer.Option(help="A sentence given here.")] = None,
-    per_token: Annotated[bool, typer.Option("--per-token", help="Every token's nats.")] = False,
+    text: Annotated[list[str] | None, typer.Option(help="A sentence to score.")] = None,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="Also the nats of every token.")
+    ] = False,
     ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
     per_byte: Annotated[
         bool, typer.Option("--per-byte", help="Rank by bits per byte, for unequal lengths.")
     ] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Take the file as one text.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Score the file as one text.")] = False,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Log-probability and bits per byte of each sentence, each scored alone."""
+    """Log-probability and bits per byte of sentences, each scored independently."""
     if text and (file is not None or whole):
-        raise UserError("--text is scored without a file; leave FILE and --whole out")
+        raise UserError("--text cannot be combined with FILE or --whole; leave them out")
     if per_byte and not ranked:
-        raise UserError("--per-byte goes with --rank")
+        raise UserError("--per-byte needs --rank")
     if path is not None and file is None and not is_run(path):
         if path.is_dir() or not (path.exists() or str(path) == "-"):
-            raise UserError(f"there is no run and no text in {path}")
+            raise UserError(f"{path} is neither a run nor a text file")
         path, file = None, path
     if text and file is not None:
-        raise UserError("--text is scored without a file; leave FILE out")
-    # First of all: a misspelt run must not wait for text.
+        raise UserError("--text cannot be combined with FILE; leave it out")
+    # Opened first, so that a misspelled run does not wait for standard input.
     folder, hardware = run_or_bundled(path), device.pick(target, "float32")
-    sentences = _given(text) if text else _read(file or Path("-"), whole=whole)
+    sentences = _encode(text) if text else _read(file or Path("-"), whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
-    for item in rank(scores, per_byte=per_byte) if ranked else scores:
+    for item in rank_texts(scores, per_byte=per_byte) if ranked else scores:
         if as_json:
             typer.echo(json.dumps(item.to_json(per_token=per_token)))
         else:
-            _show(item, per_token=per_token)
+            _print_score(item, per_token=per_token)
 
 
-def _given(texts: list[str]) -> list[bytes]:
+def _encode(texts: list[str]) -> list[bytes]:
     return [text.encode("utf-8", errors="surrogateescape") for text in texts]
 
 
@@ -75,9 +77,9 @@ def _read(file: Path, *, whole: bool) -> list[bytes]:
     return sentences
 
 
-def _show(item: Score, *, per_token: bool) -> None:
+def _print_score(item: TextScore, *, per_token: bool) -> None:
     text = item.text.decode("utf-8", errors="replace")
-    say(f"{-item.loss_nats:12.3f} nats  {item.bits_per_byte:7.4f} bits/byte  {text}\n")
+    print_text(f"{-item.loss_nats:12.3f} nats  {item.bits_per_byte:7.4f} bits/byte  {text}\n")
     if per_token:
         for token, nats in item.per_token:
             shown = repr(token.decode("utf-8", errors="backslashreplace"))

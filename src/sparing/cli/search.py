@@ -11,13 +11,13 @@ from sparing.cli.options import (
     Json,
     Settings,
     Source,
-    out_path,
-    show,
+    parse_out_path,
+    print_report,
+    print_table,
+    report_stop,
     show_message,
-    show_table,
-    stopped,
 )
-from sparing.cli.train import default_path, named, settled
+from sparing.cli.train import apply_settings, default_run_path, load_recipe
 from sparing.errors import UserError
 from sparing.experiments.trial import FAILED
 from sparing.runs.config import to_json
@@ -52,7 +52,7 @@ def search(
     seed: Annotated[int | None, typer.Option(help="Seed of weights and noise.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PATH", parser=out_path, help="Folder of the run."),
+        typer.Option("--out", metavar="PATH", parser=parse_out_path, help="Folder of the run."),
     ] = None,
     settings: Settings = None,
     minutes: Minutes = None,
@@ -64,19 +64,19 @@ def search(
     as_json: Json = False,
 ) -> int:
     """Train a super-net, find out which blocks it needs, and write a recipe of that network."""
-    path = out or default_path(name, resume=resume)
+    path = out or default_run_path(name, resume=resume)
     if resume and (budget is not None or seed is not None):
         raise UserError("--resume keeps the search's own budget and seed; leave them out")
-    run = named(name, path, resume=resume)
+    run = load_recipe(name, path, resume=resume)
     more = [] if seed is None else [f"train.seed={seed}"]
-    run = settled(run, [*(settings or []), *more], minutes, corpus)
+    run = apply_settings(run, [*(settings or []), *more], minutes, corpus)
     options = TrainOptions(device=device, resume=resume, source=source, progress=not quiet)
     limit = None if budget is None else Budget(share=budget, currency=currency, regime=regime)
     signal, found = search_run(run, path, options, limit)
     if signal:
         typer.echo(f"stopped; continue with: sparing search --resume --out {path}", err=True)
         return 128 + signal
-    show({"run": str(path), **found}, as_json=as_json)
+    print_report({"run": str(path), **found}, as_json=as_json)
     return 0
 
 
@@ -88,7 +88,7 @@ def derive(
         typer.Option(
             "--out",
             metavar="FILE",
-            parser=out_path,
+            parser=parse_out_path,
             help="Recipe to write; RUN/recipe.json by default.",
         ),
     ] = None,
@@ -99,12 +99,12 @@ def derive(
     as_json: Json = False,
 ) -> None:
     """Write the network a search found, as a recipe for `sparing train`."""
-    found = derive_run(open_run(run), None if into is None else named(into), checkpoint)
+    found = derive_run(open_run(run), None if into is None else load_recipe(into), checkpoint)
     path = out or run / "recipe.json"
     if path.suffix != ".json":
         raise UserError(f"{path}: a recipe's file name must end in .json")
     files.write_json(path, to_json(found))
-    show({"pattern": found.model.pattern, "recipe": str(path)}, as_json=as_json)
+    print_report({"pattern": found.model.pattern, "recipe": str(path)}, as_json=as_json)
 
 
 def board(
@@ -112,7 +112,10 @@ def board(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="PATH", parser=out_path, help="Folder for the board and its runs."
+            "--out",
+            metavar="PATH",
+            parser=parse_out_path,
+            help="Folder for the board and its runs.",
         ),
     ],
     into: Into = None,
@@ -131,14 +134,14 @@ def board(
 
     Finished trials are kept: repeat the command to continue where it stopped.
     """
-    base = derive_run(open_run(runs[0])) if into is None else named(into)
-    base = settled(base, settings or [], minutes, None)
+    base = derive_run(open_run(runs[0])) if into is None else load_recipe(into)
+    base = apply_settings(base, settings or [], minutes, None)
     train = TrainOptions(device=device, source=source, progress=not quiet)
     options = BoardOptions(
         seeds=seeds, random_networks=random_networks, train=train, message=show_message
     )
     signal, record = make_board(runs, base, out, options)
     if signal:
-        return stopped(signal)
-    show_table(record, BOARD, as_json=as_json)
+        return report_stop(signal)
+    print_table(record, BOARD, as_json=as_json)
     return int(any(row["status"] == FAILED for row in record["rows"]))

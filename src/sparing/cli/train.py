@@ -1,15 +1,15 @@
-"""`sparing train`: one run, in its own folder."""
+"""`sparing train`: train a recipe in a run folder."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from sparing.cli.options import Device, Settings, Source, out_path
+from sparing.cli.options import Device, Settings, Source, parse_out_path
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.files import read_object
-from sparing.launch import launch, launched_at
+from sparing.launch import current_launch, launched_at
 from sparing.runs.config import RunConfig, from_json, with_settings
 from sparing.runs.folder import is_of_launch, open_run
 from sparing.runs.recipes import recipe
@@ -21,21 +21,23 @@ from sparing.train.progress import process_age_s
 def train(
     name: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
+        typer.Argument(
+            metavar="RECIPE", help="A name from `sparing recipes`, or a recipe's JSON file."
+        ),
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PATH", parser=out_path, help="Folder of the run."),
+        typer.Option("--out", metavar="PATH", parser=parse_out_path, help="Run folder."),
     ] = None,
     settings: Settings = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Train this long, annealed to the end of it.")
+        float | None, typer.Option(help="Train this long; the schedule ends with it.")
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option("--data", help="Corpus name, or a text file or folder of yours.")
+        str | None, typer.Option("--data", help="Corpus name, or your own text file or folder.")
     ] = None,
     source: Source = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
     checkpoint: Annotated[
         Literal["last", "previous", "best"] | None,
         typer.Option(help="Checkpoint to resume from; last by default."),
@@ -43,54 +45,55 @@ def train(
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     shard: Annotated[
-        bool, typer.Option("--shard", help="Cut weights and optimizer state up between processes.")
+        bool, typer.Option("--shard", help="Shard weights and optimizer state (FSDP).")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds several processes wait for each other.")
+        float, typer.Option(min=1, help="Seconds that processes wait for each other.")
     ] = TrainOptions().timeout_s,
 ) -> int:
-    """Train a recipe. Ctrl-C ends it with a checkpoint; --resume goes on from there."""
+    """Train a recipe. Ctrl-C stops with a checkpoint, from which --resume continues."""
     if checkpoint is not None and not resume:
-        raise UserError("--checkpoint goes with --resume")
-    if launch().nodes > 1 and launch().id is None:
-        raise UserError("several machines need torchrun --rdzv-id NAME, the same on all of them")
-    path = out or default_path(name, resume=resume)
-    # A restart repeats the command, which says nothing of what has happened since.
-    restarted = is_of_launch(path, launch().id)
+        raise UserError("--checkpoint needs --resume")
+    launch = current_launch()
+    if launch.nodes > 1 and launch.id is None:
+        raise UserError("on several machines, give torchrun the same --rdzv-id NAME on each")
+    path = out or default_run_path(name, resume=resume)
+    # A restart by torchrun repeats the original command, which does not say --resume.
+    restarted = is_of_launch(path, launch.id)
     resume, checkpoint = resume or restarted, None if restarted else checkpoint
-    run = settled(named(name, path, resume=resume), settings or [], minutes, corpus)
+    run = apply_settings(load_recipe(name, path, resume=resume), settings or [], minutes, corpus)
     options = TrainOptions(
         device=device,
         resume=resume,
         checkpoint=checkpoint or "last",
         source=source,
-        progress=not quiet and launch().rank == 0,
+        progress=not quiet and launch.rank == 0,
         head_start_s=process_age_s(),
         timeout_s=timeout,
         sharded=shard,
         restarted=restarted,
     )
     signal = train_run(run, path, options)
-    if launch().rank == 0:
-        again = f"stopped; go on with: sparing train --resume --out {path}"
+    if launch.rank == 0:
+        again = f"stopped; to continue: sparing train --resume --out {path}"
         typer.echo(again if signal else f"done: {path}", err=True)
     return 128 + signal if signal else 0
 
 
-def named(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
-    """The run a name stands for: a recipe, a recipe's file, or what is to be resumed in `path`."""
+def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
+    """Load a recipe by name or from a JSON file, or the config of the run to resume in `path`."""
     if not resume or path is None:
         if not name:
             raise UserError("name a recipe; `sparing recipes` lists them")
-        return recipe_file(Path(name)) if name.endswith(".json") else recipe(name)
+        return read_recipe(Path(name)) if name.endswith(".json") else recipe(name)
     run = open_run(path).config()
     if name and name != run.recipe:
         raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
     return run
 
 
-def recipe_file(path: Path) -> RunConfig:
-    """A run's complete settings from a file, such as `sparing derive` writes."""
+def read_recipe(path: Path) -> RunConfig:
+    """Read a recipe from a JSON file, such as `sparing derive` writes."""
     try:
         return from_json(read_object(path))
     except UserError as problem:
@@ -99,45 +102,45 @@ def recipe_file(path: Path) -> RunConfig:
         raise UserError(f"{path}: {problem}") from None
 
 
-def settled(
+def apply_settings(
     run: RunConfig, settings: list[str], minutes: float | None, corpus: str | None
 ) -> RunConfig:
-    """The run with what the command line changes about it."""
+    """Return the run with the settings of the command line applied."""
     if minutes is not None:
-        settings = _only_budget(run, [*settings, f"train.minutes={minutes}"])
+        settings = _replace_budget(run, [*settings, f"train.minutes={minutes}"])
     if corpus is not None:
-        settings = [*settings, f"data.corpus={_lasting(corpus)}"]
+        settings = [*settings, f"data.corpus={_absolute_corpus(corpus)}"]
     if any(s.replace(" ", "").startswith("model.vocab_size=") for s in settings):
         raise UserError("model.vocab_size comes from the data; set data.vocab or data.vocab_size")
     if any(s.replace(" ", "").startswith(("train.steps=", "train.epochs=")) for s in settings):
-        settings = _only_budget(run, settings)
+        settings = _replace_budget(run, settings)
     return with_settings(run, settings)
 
 
-def _lasting(corpus: str) -> str:
-    """A corpus's name as it is; a path made absolute, so that it holds in other folders too."""
+def _absolute_corpus(corpus: str) -> str:
+    """Return a corpus name unchanged and a path as an absolute one, valid in other folders too."""
     if not corpus.strip():
-        raise UserError("--data is empty; name a corpus, or a text file or folder of yours")
+        raise UserError("--data is empty; name a corpus, or your own text file or folder")
     path = Path(corpus)
     return str(path.resolve()) if corpus not in CORPORA and path.exists() else corpus
 
 
-def _only_budget(run: RunConfig, settings: list[str]) -> list[str]:
-    """A budget given by hand replaces the recipe's own, in whatever unit that was."""
-    named = {s.partition("=")[0].strip() for s in settings}
+def _replace_budget(run: RunConfig, settings: list[str]) -> list[str]:
+    """Make the given budget replace the recipe's own, whatever unit that has."""
+    given = {s.partition("=")[0].strip() for s in settings}
     others = [
         f"train.{unit}=none"
         for unit in ("steps", "epochs", "minutes")
-        if getattr(run.train, unit) is not None and f"train.{unit}" not in named
+        if getattr(run.train, unit) is not None and f"train.{unit}" not in given
     ]
     return [*settings, *others]
 
 
-def default_path(name: str, *, resume: bool) -> Path:
-    """A folder named after the recipe and the moment."""
+def default_run_path(name: str, *, resume: bool) -> Path:
+    """A folder named after the recipe and the time."""
     if resume:
-        raise UserError("--resume needs --out, the folder of the run to go on with")
-    if launch().nodes > 1:
-        raise UserError("several machines need --out, a folder that all of them see")
+        raise UserError("--resume needs --out, the folder of the run to continue")
+    if current_launch().nodes > 1:
+        raise UserError("on several machines, give --out, a folder that all of them share")
     stamp = launched_at().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{Path(name).stem or 'run'}-{stamp}"

@@ -1,1 +1,1 @@
-"""From a corpus's public home to batches of tokens. Knows no model."""
+"""From the download of a corpus to batches of tokens. Independent of any model."""

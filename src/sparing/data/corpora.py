@@ -1,28 +1,29 @@
-"""The corpora known by name: where each comes from, its checksums, how it splits."""
+"""The corpora known by name: download addresses, checksums and splits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 STDLIB = "python-stdlib"
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """A text with a public home and agreed splits."""
+    """A public text with standard splits."""
 
     name: str
     description: str
     urls: tuple[str, ...] = ()
-    """Public homes, tried in order; `{split}` in one stands for three plain files."""
+    """Download addresses, tried in order; `{split}` in an address stands for three plain files."""
     sizes: tuple[int, int, int] | None = None
-    """Bytes of train, valid and test where one file is cut by offset."""
+    """Bytes of train, valid and test, if one file is cut by offset."""
     members: tuple[str, ...] = ()
-    """Names a split's own file may have in the archive, `{split}` in place of the split."""
+    """Names of the files of the splits in the archive, with `{split}` for the split's name."""
     checksums: Mapping[str, str] = field(default_factory=dict)
-    """Known ones, of the archive by its name, of a split by its name, of all splits joined
-    under `text`."""
+    """Known checksums: of an archive under its file name, of a split under the split's name, of all
+    splits joined under `text`."""
     local_names: tuple[str, ...] = ()
-    """Patterns of further file names that hold a copy."""
+    """Patterns of other file names that a local copy may have."""
 
 
 CORPORA: dict[str, Corpus] = {

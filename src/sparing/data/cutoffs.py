@@ -1,7 +1,7 @@
-"""Where to cut a vocabulary for an adaptive softmax, so that it multiplies least.
+"""Cut-offs of an adaptive softmax (arXiv:1609.04309) that need the fewest multiply-adds.
 
-The first words and one symbol per rarer cluster are the head, scored for every token; a cluster is
-scored for its own tokens only (arXiv:1609.04309). Costs are multiply-adds per token in training.
+The head holds the most frequent words and one symbol per cluster of rarer words, and is computed
+for every token; a cluster only for its own tokens. Costs are multiply-adds per training token.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,30 +13,32 @@ import numpy as np
 import numpy.typing as npt
 
 from sparing.errors import UserError
-from sparing.units import counted
+from sparing.units import pluralize
 
 Ints = npt.NDArray[np.int64]
-Price = npt.NDArray[Any]
-"""Whole numbers while they fit, so that equal costs are equal."""
+Costs = npt.NDArray[Any]
+"""Integers while they fit, so that equal costs compare as equal."""
 CHUNK = 1 << 22
 NARROW_HEAD = 2000
-"""Least words of a head beside narrower clusters: cost alone would leave it a few dozen."""
+"""Minimum size of the head if clusters are narrower; by cost alone it would have a few dozen
+words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutoffConfig:
-    """The softmax that is to be cut."""
+    """The adaptive softmax to find cut-offs for."""
 
     clusters: int = 3
-    """Rarer clusters beside the head: as many cut-offs."""
+    """Clusters of rarer words besides the head; there are as many cut-offs."""
     dim: int = 512
     """Width of the hidden vectors."""
     shrink: int = 1
-    """How many times narrower each cluster is than the one before; above 1 it is projected to."""
+    """Factor by which each cluster is narrower than the one before; above 1, hidden vectors are
+    projected to its width."""
     least_head: int | None = None
-    """Least words in the head. None: 1, or 2000 beside narrower clusters."""
+    """Minimum number of words in the head. None: 1, or 2000 with narrower clusters."""
     align: int = 64
-    """Rows of the head (symbols included) and of all clusters but the last: a multiple of this."""
+    """Rows of the head (symbols included) and of each cluster but the last: a multiple of this."""
 
     def __post_init__(self) -> None:
         for name in ("clusters", "dim", "shrink", "align"):
@@ -46,126 +48,131 @@ class CutoffConfig:
             raise UserError(f"the head must have at least 1 word, not {self.least_head}")
         if self.dim < self.shrink**self.clusters:
             raise UserError(
-                f"shrink {self.shrink} leaves no width of {self.dim} for cluster {self.clusters}"
+                f"with shrink {self.shrink}, dim {self.dim} leaves no width for cluster "
+                f"{self.clusters}; lower shrink or clusters"
             )
 
     @property
     def head(self) -> int:
-        """Least words in the head, settled."""
+        """Minimum number of words in the head, with the default applied."""
         if self.least_head is not None:
             return self.least_head
         return 1 if self.shrink == 1 else NARROW_HEAD
 
     def width(self, cluster: int) -> int:
-        """Numbers per word of a cluster; the head is cluster 0."""
+        """Width of a cluster; the head is cluster 0."""
         return self.dim // int(self.shrink**cluster)
 
     def projection(self, cluster: int) -> int:
-        """Multiply-adds to bring a hidden vector to a cluster's width."""
+        """Multiply-adds to project a hidden vector to a cluster's width."""
         return 0 if self.shrink == 1 else self.dim * self.width(cluster)
 
 
 class Cuts(NamedTuple):
-    """Cut-offs and what they cost."""
+    """Cut-offs and their cost."""
 
     cutoffs: tuple[int, ...]
     cost: float
     """Multiply-adds per token."""
     plain: float
-    """The same of one plain softmax."""
+    """Multiply-adds per token of a plain softmax."""
 
 
-def frequencies(ids: npt.NDArray[Any], words: int) -> Ints:
-    """How often each of `words` ids occurs."""
+def count_ids(ids: npt.NDArray[Any], words: int) -> Ints:
+    """Count how often each of `words` ids occurs."""
     counts = np.zeros(words, np.int64)
     for begin in range(0, len(ids), CHUNK):
         counts += np.bincount(ids[begin : begin + CHUNK], minlength=words)
     return counts
 
 
-def cost(counts: Sequence[int] | Ints, cutoffs: Sequence[int], config: CutoffConfig) -> float:
-    """Multiply-adds per token of an adaptive softmax over words that occur this often."""
-    often = _checked(counts)
-    edges = [0, *cutoffs, len(often)]
+def cutoff_cost(
+    counts: Sequence[int] | Ints, cutoffs: Sequence[int], config: CutoffConfig
+) -> float:
+    """Multiply-adds per token of an adaptive softmax over words with these counts."""
+    counts = _check_counts(counts)
+    edges = [0, *cutoffs, len(counts)]
     total = config.dim * (edges[1] + len(cutoffs)) + config.projection(0)
-    share = [often[low:high].sum() / often.sum() for low, high in pairwise(edges)]
+    share = [counts[low:high].sum() / counts.sum() for low, high in pairwise(edges)]
     for cluster, (low, high) in enumerate(pairwise(edges[1:]), start=1):
         inside = config.width(cluster) * (high - low) + config.projection(cluster)
         total += share[cluster] * inside
     return float(total)
 
 
-def optimal(counts: Sequence[int] | Ints, config: CutoffConfig) -> Cuts:
-    """The cheapest cut-offs; of equally cheap ones those with the earliest last cut.
+def optimal_cutoffs(counts: Sequence[int] | Ints, config: CutoffConfig) -> Cuts:
+    """Find the cheapest cut-offs; of equally cheap ones, those whose last cut comes first.
 
-    Words keep their order, which should be by falling frequency. Each cluster is added to all
-    beginnings at once: since its price is Monge, the best beginning moves only one way, and
-    K clusters over N words take O(K N log N) (docs/data.md).
+    Words keep their order, which should be by falling frequency. Dynamic programming over
+    clusters: since the cost of a cluster is Monge, the best start of a cluster never moves back as
+    its end moves on, so K clusters over N words take O(K N log N) (docs/data.md).
     """
-    often = _checked(counts)
-    places = _places(len(often), config)
-    seen = np.concatenate([[0], np.cumsum(often)])
-    largest = int(seen[-1]) * config.dim * (len(often) + config.clusters + config.dim)
+    counts = _check_counts(counts)
+    places = _allowed_cutoffs(len(counts), config)
+    seen = np.concatenate([[0], np.cumsum(counts)])
+    largest = int(seen[-1]) * config.dim * (len(counts) + config.clusters + config.dim)
     if largest >= 2**62:
         seen = seen.astype(np.float64)
-    best: Price = seen[-1] * (config.dim * (places + config.clusters) + config.projection(0))
+    best: Costs = seen[-1] * (config.dim * (places + config.clusters) + config.projection(0))
     choices = []
     for cluster in range(1, config.clusters):
-        best, chosen = _extended(best, _pricing(places, places, seen, config, cluster), cluster)
+        best, chosen = _add_cluster(
+            best, _cluster_costs(places, places, seen, config, cluster), cluster
+        )
         choices.append(chosen)
     last = config.clusters
-    price = _pricing(places, np.array([len(often)]), seen, config, last)
+    price = _cluster_costs(places, np.array([len(counts)]), seen, config, last)
     at = np.arange(last - 1, len(places))
     path = [int(at[np.argmin(best[at] + price(at, np.zeros_like(at)))])]
     for chosen in reversed(choices):
         path.append(int(chosen[path[-1]]))
     cutoffs = tuple(int(places[index]) for index in reversed(path))
-    return Cuts(cutoffs, cost(often, cutoffs, config), float(config.dim * len(often)))
+    return Cuts(cutoffs, cutoff_cost(counts, cutoffs, config), float(config.dim * len(counts)))
 
 
-def _checked(counts: Sequence[int] | Ints) -> Ints:
-    often = np.asarray(counts, np.int64)
-    if often.size == 0 or often.min() < 0 or often.sum() == 0:
-        raise UserError("cut-offs need words and how often each occurs")
-    return often
+def _check_counts(counts: Sequence[int] | Ints) -> Ints:
+    found = np.asarray(counts, np.int64)
+    if found.size == 0 or found.min() < 0 or found.sum() == 0:
+        raise UserError("cut-offs need the words of a text and how often each occurs")
+    return found
 
 
-def _places(words: int, config: CutoffConfig) -> Ints:
-    """Where a cut may be: rows of the head, symbols included, are a multiple of `align`."""
+def _allowed_cutoffs(words: int, config: CutoffConfig) -> Ints:
+    """Possible cut-offs: rows of the head, symbols included, are a multiple of `align`."""
     rows = np.arange(config.align, words + config.clusters, config.align)
     places = rows - config.clusters
     places = places[(places >= config.head) & (places < words)]
     if len(places) < config.clusters:
         raise UserError(
-            f"{counted(words, 'word')} cannot be cut {counted(config.clusters, 'time')} with at "
-            f"least {config.head} in the head and clusters in multiples of {config.align}; "
-            "ask for fewer clusters, a smaller head or another alignment"
+            f"{pluralize(words, 'word')} cannot be cut {pluralize(config.clusters, 'time')} with "
+            f"at least {config.head} in the head and clusters in multiples of {config.align}; "
+            "use fewer clusters, a smaller head or another alignment"
         )
     return places.astype(np.int64)
 
 
-def _pricing(
-    begins: Ints, ends: Ints, seen: Price, config: CutoffConfig, cluster: int
-) -> Callable[[Ints, Ints], Price]:
-    """Price of a cluster between a begin and an end, given by their indices."""
+def _cluster_costs(
+    begins: Ints, ends: Ints, seen: Costs, config: CutoffConfig, cluster: int
+) -> Callable[[Ints, Ints], Costs]:
+    """Return a function: cost of a cluster, given the indices of its begin and its end."""
     width, projection = config.width(cluster), config.projection(cluster)
     seen_begin, seen_end = seen[begins], seen[ends]
 
-    def price(begin: Ints, end: Ints) -> Price:
+    def cost(begin: Ints, end: Ints) -> Costs:
         rows = ends[end] - begins[begin]
-        found: Price = (seen_end[end] - seen_begin[begin]) * (width * rows + projection)
+        found: Costs = (seen_end[end] - seen_begin[begin]) * (width * rows + projection)
         return found
 
-    return price
+    return cost
 
 
-def _extended(
-    best: Price, price: Callable[[Ints, Ints], Price], cluster: int
-) -> tuple[Price, Ints]:
-    """Least cost up to each place with one cluster more, and the place where that one begins.
+def _add_cluster(
+    best: Costs, price: Callable[[Ints, Ints], Costs], cluster: int
+) -> tuple[Costs, Ints]:
+    """Return the least cost up to each place with one more cluster, and where that cluster begins.
 
-    Divide and conquer, one level of all halves at a time: the best begin of the middle end bounds
-    those of the ends before and after it.
+    Divide and conquer, all intervals of one level at a time: the best begin for the middle end
+    bounds the best begins for the ends before and after it.
     """
     least, chosen = np.zeros_like(best), np.zeros(len(best), np.int64)
     bounds = np.array([[cluster, len(best) - 1, cluster - 1, len(best) - 2]])

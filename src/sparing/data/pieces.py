@@ -1,4 +1,4 @@
-"""Sub-word pieces (SentencePiece, arXiv:1808.06226): lossless ones, and the PAR seed's."""
+"""Sub-word vocabularies (SentencePiece, arXiv:1808.06226): a lossless one, and PAR's."""
 
 import base64
 import io
@@ -9,16 +9,16 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from sparing.data.text import decoded, unsigned
+from sparing.data.text import decode_chunks, smallest_dtype
 from sparing.errors import UserError
-from sparing.units import counted
+from sparing.units import pluralize
 
 Style = Literal["lossless", "par"]
 SPACE_MARK = "\u2581"
-"""SentencePiece writes a space so; a text's own one must therefore go by bytes."""
+"""SentencePiece's symbol for a space; if it occurs in a text, it is encoded byte by byte."""
 
 SENTENCE_CHARACTERS = 1000
-"""Longer lines are cut before a word: the trainer skips sentences above 4192 bytes."""
+"""Longer lines are cut before a word, because the trainer skips sentences above 4192 bytes."""
 
 MOST_SENTENCES = 2_000_000
 SETTINGS: dict[Style, dict[str, Any]] = {
@@ -48,10 +48,10 @@ SETTINGS: dict[Style, dict[str, Any]] = {
 }
 
 
-class Pieces:
+class PieceVocab:
     """A SentencePiece model.
 
-    Lossless: byte-pair pieces with byte fallback; every UTF-8 text comes back as it was.
+    `lossless`: byte-pair pieces with byte fallback; decoding restores every UTF-8 text exactly.
     `par`: unigram pieces of case-folded text; line ends, case and rare characters are lost.
     """
 
@@ -69,24 +69,24 @@ class Pieces:
         self.start = self._byte_ids[b"\n"] if self.lossless else int(self._processor.eos_id())
 
     @classmethod
-    def learn(cls, train_text: bytes, size: int | None, *, style: Style = "lossless") -> Self:
-        """Train a model of `size` pieces (None: the style's own default)."""
+    def train(cls, train_text: bytes, size: int | None, *, style: Style = "lossless") -> Self:
+        """Train a model of `size` pieces (None: the default of the style)."""
         settings = SETTINGS[style] | ({} if size is None else {"vocab_size": size})
         trainer, model = _library().SentencePieceTrainer, io.BytesIO()
         try:
             trainer.train(
-                sentence_iterator=iter(_sample(train_text)),
+                sentence_iterator=iter(_training_sentences(train_text)),
                 model_writer=model,
                 minloglevel=2,
                 **settings,
             )
         except (RuntimeError, OSError) as problem:
-            raise _refusal(str(problem), settings["vocab_size"], len(train_text)) from None
+            raise _size_error(str(problem), settings["vocab_size"], len(train_text)) from None
         return cls(model.getvalue(), style)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The vocabulary that `to_json` described."""
+        """Restore a vocabulary from the data of `to_json`."""
         style: Style = "par" if data["kind"] == "par-pieces" else "lossless"
         return cls(base64.b64decode(data["model"], validate=True), style)
 
@@ -96,9 +96,9 @@ class Pieces:
 
     def encode(self, text: bytes) -> npt.NDArray[Any]:
         """See `Vocab`."""
-        runs = [np.empty(0, unsigned(self.size))]
-        for chunk in decoded(text):
-            runs.append(np.fromiter(self._encode(chunk), unsigned(self.size)))
+        runs = [np.empty(0, smallest_dtype(self.size))]
+        for chunk in decode_chunks(text):
+            runs.append(np.fromiter(self._encode(chunk), smallest_dtype(self.size)))
         return np.concatenate(runs)
 
     def _encode(self, text: str) -> Iterator[int]:
@@ -137,7 +137,7 @@ class Pieces:
 
 
 def _sentences(line: str) -> Iterator[str]:
-    """Cut a long line; before a single space where possible, which changes no piece."""
+    """Cut a long line, if possible before a single space, which does not change any piece."""
     begin = 0
     while len(line) - begin > SENTENCE_CHARACTERS:
         limit = begin + SENTENCE_CHARACTERS
@@ -148,10 +148,10 @@ def _sentences(line: str) -> Iterator[str]:
         yield line[begin:]
 
 
-def _sample(text: bytes) -> list[str]:
-    """Sentences to train on: all of them, or every n-th of a large text."""
+def _training_sentences(text: bytes) -> list[str]:
+    """Return all sentences, or every n-th of a large text."""
     stride = 1 + text.count(b"\n") // MOST_SENTENCES
-    lines = [line for chunk in decoded(text) for line in chunk.split("\n")[::stride]]
+    lines = [line for chunk in decode_chunks(text) for line in chunk.split("\n")[::stride]]
     return [
         part
         for line in lines
@@ -161,17 +161,17 @@ def _sample(text: bytes) -> list[str]:
     ]
 
 
-def _refusal(problem: str, size: int, size_bytes: int) -> UserError:
-    """SentencePiece's complaint in our words, with the nearest size that it would take."""
+def _size_error(problem: str, size: int, size_bytes: int) -> UserError:
+    """Translate SentencePiece's error message, with the nearest size that is possible."""
     advice = "set another data.vocab_size"
     if most := re.search(r"too high.*<= (\d+)", problem):
-        advice = f"they yield {most[1]} at most: set data.vocab_size={most[1]} or less"
+        advice = f"it yields {most[1]} at most: set data.vocab_size={most[1]} or less"
     elif least := re.search(r"smaller than required.* vs (\d+)", problem):
-        advice = f"single characters alone need more: set data.vocab_size above {least[1]}"
+        advice = f"its single characters need more: set data.vocab_size above {least[1]}"
     elif "sentences_.empty" in problem:
-        advice = "there is nothing but white space in them"
+        advice = "it holds nothing but white space"
     return UserError(
-        f"cannot learn {size} pieces from {counted(size_bytes, 'byte')} of text; {advice}"
+        f"cannot make {size} pieces from {pluralize(size_bytes, 'byte')} of text; {advice}"
     )
 
 

@@ -1,25 +1,38 @@
-"""The raw text of a corpus, named or anybody's own, from the nearest place that has it."""
+"""The raw text of a corpus: from a local copy, from the cache, or downloaded."""
 
+import hashlib
 import math
 import os
 import shutil
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 
-from sparing.data import fetch as copies
 from sparing.data import local
-from sparing.data.archive import unpack
-from sparing.data.corpora import CORPORA, STDLIB, Corpus
-from sparing.data.fetch import download, home
-from sparing.data.local import SPLITS
-from sparing.errors import UserError, unknown
-from sparing.files import locked
+from sparing.data.corpora import CORPORA, SPLITS, STDLIB, Corpus
+from sparing.data.download import download
+from sparing.errors import UserError, unknown_name
+from sparing.files import atomic_folder, lock_folder, write_bytes
+from sparing.units import pluralize
+
+LOCAL_SUFFIXES = (
+    *("", ".xz", ".gz", ".bz2", ".zip"),
+    *(".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2"),
+)
+
+
+def cache_dir() -> Path:
+    """The cache folder: `$SPARING_HOME`, or `~/.cache/sparing`."""
+    chosen = os.environ.get("SPARING_HOME")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "sparing"
 
 
 def check_source(name: str, source: Path) -> None:
-    """Refuse a local copy that is not there, or of a corpus that takes none."""
+    """Refuse a local copy that does not exist, or of a corpus that takes none."""
     corpus = CORPORA.get(name)
     if corpus is None or not (corpus.urls or corpus.local_names):
-        raise UserError(f"--from holds a copy of a named corpus, not of {name}; is it --data?")
+        raise UserError(
+            f"--from takes a copy of a named corpus, and {name} is none; did you mean --data?"
+        )
     if not source.exists():
         raise UserError(f"--from {source} does not exist")
 
@@ -27,86 +40,126 @@ def check_source(name: str, source: Path) -> None:
 def read_splits(
     name_or_path: str, source: Path | None = None, *, progress: bool = True
 ) -> dict[str, bytes]:
-    """The raw bytes of train, valid and test, from the nearest place that has them.
+    """Return the raw bytes of train, valid and test.
 
-    A named corpus is looked for in `source`, then under `home()`, then in `$SPARING_DATA`, and
+    A named corpus is searched for in `source`, then in the cache, then in `$SPARING_DATA`, and
     downloaded otherwise. Any other name is a file or folder of text, split 90/5/5 by bytes.
     """
-    corpus = _find(name_or_path)
+    corpus = _find_corpus(name_or_path)
     if source is not None and (corpus is None or corpus.name == STDLIB):
-        raise UserError(f"--from is for corpora with a public home; {name_or_path} has none")
+        raise UserError(f"--from is for corpora that can be downloaded; {name_or_path} is not one")
     if corpus is None:
         return local.split_by_bytes(local.read_path(Path(name_or_path).expanduser()))
     if corpus.name == STDLIB:
         return local.read_stdlib()
-    place = _nearest(corpus, source)
-    return _download(corpus, progress) if place is None else copies.read(corpus, place)
+    path = _find_nearest_copy(corpus, source)
+    return _download_splits(corpus, progress) if path is None else read_copy(corpus, path)
 
 
-def get(name: str, source: Path | None = None, *, progress: bool = True) -> Path:
-    """Keep a verified copy of a named corpus under `home()`; the folder it lies in."""
+def fetch_corpus(name: str, source: Path | None = None, *, progress: bool = True) -> Path:
+    """Store a verified copy of a named corpus in the cache; return its folder."""
     if name not in CORPORA:
-        raise unknown("corpus", name, CORPORA)
+        raise unknown_name("corpus", name, CORPORA)
     if name == STDLIB:
         return local.stdlib_folder()
-    folder = copies.stored(CORPORA[name])
+    folder = _stored_folder(CORPORA[name])
     splits = read_splits(name, source, progress=progress)
     if source is not None and folder.exists():
         shutil.rmtree(folder)
-    return copies.store(folder, splits)
+    _store_splits(folder, splits)
+    return folder
 
 
 def fingerprint(name_or_path: str, source: Path | None = None) -> str:
-    """Changes when the text of a corpus does; found without reading that text."""
-    corpus = _find(name_or_path)
+    """A string that changes when the text of a corpus does, found without reading that text."""
+    corpus = _find_corpus(name_or_path)
     if corpus is None:
-        return local.fingerprint(Path(name_or_path).expanduser())
+        return local.path_fingerprint(Path(name_or_path).expanduser())
     if corpus.name == STDLIB:
         return local.stdlib_fingerprint()
     if corpus.checksums:
         return corpus.name
-    place = _nearest(corpus, source)
-    if place is None:
-        raise _homeless(corpus)
-    return local.fingerprint(place)
+    path = _find_nearest_copy(corpus, source)
+    if path is None:
+        raise _no_download_error(corpus)
+    return local.path_fingerprint(path)
 
 
-def _find(name_or_path: str) -> Corpus | None:
+def find_copy(corpus: Corpus, folder: Path) -> Path | None:
+    """Return the first file or folder in `folder` whose name marks it as a copy."""
+    names = [corpus.name + suffix for suffix in LOCAL_SUFFIXES]
+    names += [url.rpartition("/")[2] for url in corpus.urls if "{split}" not in url]
+    found = [folder / name for name in names if (folder / name).exists()]
+    found += [path for pattern in corpus.local_names for path in sorted(folder.glob(pattern))]
+    return found[0] if found else None
+
+
+def read_copy(corpus: Corpus, path: Path) -> dict[str, bytes]:
+    """Read the splits of a copy: an archive, a folder of splits, or a folder with either."""
+    if not path.is_dir():
+        return _arrange_splits(corpus, local.unpack(path), path)
+    if all((path / f"{split}.txt").is_file() for split in SPLITS):
+        splits = {split: local.read_file(path / f"{split}.txt") for split in SPLITS}
+        return _verify_splits(corpus, splits, path)
+    if copy := find_copy(corpus, path):
+        return read_copy(corpus, copy)
+    files = [file for file in path.iterdir() if file.is_file()]
+    wanted = {m.format(split=split) for m in corpus.members for split in SPLITS}
+    members = {file.name: local.read_file(file) for file in files if file.name in wanted}
+    return _arrange_splits(corpus, members, path)
+
+
+def _find_corpus(name_or_path: str) -> Corpus | None:
+    """The corpus of that name; None for an existing path."""
     if name_or_path in CORPORA:
         return CORPORA[name_or_path]
     if not name_or_path or not Path(name_or_path).expanduser().exists():
         if "/" in name_or_path or Path(name_or_path).suffix:
             raise UserError(
-                f"there is no text at {name_or_path}; bring it back there, or name another"
+                f"there is no text at {name_or_path}; put it back there, or name another"
             )
-        raise unknown("corpus (and no such file)", name_or_path, CORPORA)
+        raise unknown_name("corpus (and no such file)", name_or_path, CORPORA)
     return None
 
 
-def _nearest(corpus: Corpus, source: Path | None) -> Path | None:
+def _find_nearest_copy(corpus: Corpus, source: Path | None) -> Path | None:
     if source is not None:
         return source.expanduser()
-    if copies.stored(corpus).exists():
-        return copies.stored(corpus)
+    if _stored_folder(corpus).exists():
+        return _stored_folder(corpus)
     shared = os.environ.get("SPARING_DATA")
-    return copies.find(corpus, Path(shared).expanduser()) if shared else None
+    return find_copy(corpus, Path(shared).expanduser()) if shared else None
 
 
-def _download(corpus: Corpus, progress: bool) -> dict[str, bytes]:
+def _stored_folder(corpus: Corpus) -> Path:
+    return cache_dir() / "corpora" / corpus.name
+
+
+def _store_splits(folder: Path, splits: Mapping[str, bytes]) -> None:
+    """Write the splits into `folder` unless it exists."""
+    if folder.exists():
+        return
+    with atomic_folder(folder) as scratch:
+        for split, text in splits.items():
+            write_bytes(scratch / f"{split}.txt", text)
+
+
+def _download_splits(corpus: Corpus, progress: bool) -> dict[str, bytes]:
+    """Download a corpus from the first address that works, and store it in the cache."""
     if not corpus.urls:
-        raise _homeless(corpus)
-    folder, problems = home() / "downloads" / corpus.name, []
-    # The lock lies outside the folder, which goes away under those who wait for it.
-    with locked(home() / "downloads" / ".locks" / corpus.name, wait_s=math.inf):
-        if copies.stored(corpus).exists():
-            return copies.read(corpus, copies.stored(corpus))
+        raise _no_download_error(corpus)
+    folder, problems = cache_dir() / "downloads" / corpus.name, []
+    # The lock is outside the folder, which is deleted while other processes wait for the lock.
+    with lock_folder(cache_dir() / "downloads" / ".locks" / corpus.name, wait_s=math.inf):
+        if _stored_folder(corpus).exists():
+            return read_copy(corpus, _stored_folder(corpus))
         for url in corpus.urls:
             try:
-                splits = _fetch(corpus, url, folder, progress=progress)
+                splits = _download_from(corpus, url, folder, progress=progress)
             except UserError as problem:
                 problems.append(str(problem))
                 continue
-            copies.store(copies.stored(corpus), splits)
+            _store_splits(_stored_folder(corpus), splits)
             shutil.rmtree(folder)
             return splits
     raise UserError(
@@ -115,29 +168,83 @@ def _download(corpus: Corpus, progress: bool) -> dict[str, bytes]:
     )
 
 
-def _fetch(corpus: Corpus, url: str, folder: Path, *, progress: bool) -> dict[str, bytes]:
+def _download_from(corpus: Corpus, url: str, folder: Path, *, progress: bool) -> dict[str, bytes]:
     urls = [url.format(split=split) for split in SPLITS] if "{split}" in url else [url]
     members: dict[str, bytes] = {}
     try:
         for part in urls:
             name = part.rpartition("/")[2]
             checksum = corpus.checksums.get(name, "")
-            members |= unpack(download(part, folder / name, checksum=checksum, progress=progress))
-        return copies.arrange(corpus, members, folder)
+            file = download(part, folder / name, checksum=checksum, progress=progress)
+            members |= local.unpack(file)
+        return _arrange_splits(corpus, members, folder)
     except UserError:
-        _discard(folder)
+        _discard_downloads(folder)
         raise
 
 
-def _discard(folder: Path) -> None:
-    """Remove complete downloads that turned out to be wrong; broken ones may still go on."""
+def _discard_downloads(folder: Path) -> None:
+    """Delete complete downloads, whose content is wrong; partial ones can still be resumed."""
     for path in folder.iterdir():
         if path.suffix != ".part" and not path.name.startswith("."):
             path.unlink()
 
 
-def _homeless(corpus: Corpus) -> UserError:
+def _arrange_splits(corpus: Corpus, members: Mapping[str, bytes], path: Path) -> dict[str, bytes]:
+    """Return the verified splits, given the files found in `path`."""
+    files = {PurePosixPath(name).name: data for name, data in members.items()}
+    if corpus.members:
+        splits = {split: _find_member(corpus, files, split, path) for split in SPLITS}
+        return _verify_splits(corpus, splits, path)
+    if len(files) > 1:
+        files = {name: data for name, data in files.items() if name == corpus.name}
+    if not files:
+        raise UserError(f"{path} holds no copy of {corpus.name}")
+    return _verify_splits(corpus, _cut_splits(corpus, next(iter(files.values())), path), path)
+
+
+def _find_member(corpus: Corpus, files: Mapping[str, bytes], split: str, path: Path) -> bytes:
+    names = [pattern.format(split=split) for pattern in corpus.members]
+    for name in names:
+        if name in files:
+            return files[name]
+    raise UserError(f"{path} holds no {' or '.join(names)}, so it is no copy of {corpus.name}")
+
+
+def _cut_splits(corpus: Corpus, text: bytes, path: Path) -> dict[str, bytes]:
+    if corpus.sizes is None:
+        return local.split_by_bytes(text)
+    if len(text) != sum(corpus.sizes):
+        prefix = f"{corpus.name}-prefix"
+        hint = f"; a shorter text goes by the name {prefix}" if prefix in CORPORA else ""
+        raise UserError(
+            f"{path} holds {pluralize(len(text), 'byte')}, "
+            f"but {corpus.name} has {sum(corpus.sizes):,}{hint}"
+        )
+    first, second = corpus.sizes[0], corpus.sizes[0] + corpus.sizes[1]
+    return {"train": text[:first], "valid": text[first:second], "test": text[second:]}
+
+
+def _verify_splits(corpus: Corpus, splits: dict[str, bytes], path: Path) -> dict[str, bytes]:
+    parts = {split: [text] for split, text in splits.items()} | {"text": list(splits.values())}
+    for part, texts in parts.items():
+        expected = corpus.checksums.get(part)
+        if expected is None:
+            continue
+        digest = hashlib.new(expected.partition(":")[0])
+        for text in texts:
+            digest.update(text)
+        found = f"{digest.name}:{digest.hexdigest()}"
+        if found != expected:
+            raise UserError(
+                f"wrong checksum for {corpus.name} ({part}) in {path}: "
+                f"expected {expected}, found {found}"
+            )
+    return splits
+
+
+def _no_download_error(corpus: Corpus) -> UserError:
     return UserError(
-        f"{corpus.name} has no public home; give a copy with --from PATH or the variable "
+        f"{corpus.name} cannot be downloaded; give a copy with --from PATH or the variable "
         "SPARING_DATA"
     )

@@ -1,4 +1,4 @@
-"""Contiguous lanes over one long text; the cursor alone says where a stream stands.
+"""Batches of contiguous lanes over one long text; a cursor is all that is needed to resume.
 
 Axes: B lanes, T segment.
 """
@@ -17,65 +17,66 @@ from sparing.errors import UserError
 from sparing.units import IGNORE_INDEX
 
 SHORTEST = 5
-"""Of the randomised lengths."""
+"""Minimum of the randomised lengths."""
 
 
 class Cursor(NamedTuple):
-    """A place in a stream."""
+    """A position in a stream."""
 
     epoch: int = 0
-    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    """Segments drawn in this epoch."""
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which is not needed here
+    """Segments read in this epoch."""
     position: int = 0
-    """Targets consumed per lane in this epoch."""
+    """Targets read per lane in this epoch."""
 
 
 class Segment(NamedTuple):
-    """One step's worth of text."""
+    """The text of one step."""
 
     inputs_BT: Tensor
     targets_BT: Tensor
-    count: int  # type: ignore[assignment]  # hides tuple.count, likewise
-    """Targets that are not ignored, those of other processes included."""
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    """Targets that are not ignored, including those of other processes."""
     fresh: bool
-    """Whether an epoch starts here, so that the model's state must be reset."""
+    """Whether an epoch starts here, so the model's state must be reset."""
     cursor: Cursor
-    """Where the stream stands after this segment."""
+    """Position of the stream after this segment."""
     length: int
-    """Targets per lane that count, in the longest lane."""
+    """Targets in the longest lane that are not ignored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamConfig:
-    """How a text is cut for a model."""
+    """How a text is cut into lanes and segments."""
 
     batch: int
     """Lanes read side by side."""
     segment: int
-    """Tokens per lane and step; about as many where lengths are randomised."""
+    """Tokens per lane and step; approximately, if lengths are randomised."""
     randomised: bool = False
-    """Draw each length as SHA-RNN does: near the segment, one in twenty near half of it."""
+    """Draw the length of each segment as SHA-RNN does: close to `segment`, or sometimes close to
+    half of it."""
     length_std: float = 5.0
     """Standard deviation of the randomised lengths."""
     halved: float = 0.05
-    """Share of the randomised lengths that lie near half the segment."""
+    """Share of the randomised lengths that are close to half the segment."""
     longest: int | None = None
-    """The most tokens of a randomised segment; none: `segment`."""
+    """Maximum of the randomised lengths; None: `segment`."""
     seed: int = 0
-    """Of the randomised lengths, and of the places where epochs begin."""
+    """Seed of the randomised lengths and of the epoch offsets."""
     random_epoch_offset: bool = False
-    """Every epoch but the first begins elsewhere in the text, which goes round: lanes and segments
-    are cut at other places each time."""
-    filled: bool = False
-    """The last segment of an epoch is not cut short, for its length would be compiled anew; what is
-    too much of it is read, but is no target."""
+    """Start every epoch but the first at a random place and wrap around at the end of the text, so
+    that lanes and segments are cut at other places each time."""
+    pad_last: bool = False
+    """Give the last segment of an epoch its full length, because another length would need another
+    compilation. The extra tokens are inputs, but their targets are ignored."""
 
 
 class Stream:
     """The text in `batch` contiguous lanes of (almost) equal length, segment by segment.
 
-    Every token of the split is a target exactly once; the first of all is predicted from
-    `split.start`. `lanes` are those of this process; all processes draw the same lengths.
+    Every token of the split is a target exactly once; the first one is predicted from
+    `split.start`. `lanes` are the lanes of this process; all processes draw the same lengths.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Stream:
         self.config = config
         self.cursor = cursor
         self.tokens_per_epoch = int(split.ids.size)
-        """Targets in all lanes, those of other processes included."""
-        _refuse_small(self.tokens_per_epoch, config)
+        """Targets in all lanes, including those of other processes."""
+        _check_size(self.tokens_per_epoch, config)
         if cursor.position >= self._longest:
             raise UserError(
-                f"the stream stands at position {cursor.position:,}, but its lanes have "
+                f"the checkpoint is at position {cursor.position:,}, but its lanes have "
                 f"{self._longest:,} tokens; was the run made with another corpus or batch?"
             )
         lanes = range(config.batch) if lanes is None else lanes
@@ -107,7 +108,7 @@ class Stream:
         return -(-self.tokens_per_epoch // self.config.batch)
 
     def segments(self) -> Iterator[Segment]:
-        """Go on from the cursor for ever, epoch after epoch; for training."""
+        """Yield segments from the cursor on, epoch after epoch without end; for training."""
         needed = self.config.batch * self.config.segment
         if self.tokens_per_epoch < needed:
             raise UserError(
@@ -117,7 +118,7 @@ class Stream:
         return self._walk(self.cursor)
 
     def one_epoch(self) -> Iterator[Segment]:
-        """A single pass from the start; for evaluation. The text may be shorter than a segment."""
+        """Yield one pass from the start; for evaluation. The text may be shorter than a segment."""
         for segment in self._walk(Cursor()):
             yield segment
             if segment.cursor.epoch:
@@ -130,11 +131,13 @@ class Stream:
             cursor = segment.cursor
 
     def _segment(self, cursor: Cursor) -> Segment:
-        drawn = self._draw(cursor)
+        drawn = self._draw_length(cursor)
         length = min(drawn, self._longest - cursor.position)
         end = cursor.position + length
-        window_BT = torch.from_numpy(self._window(cursor, drawn if self.config.filled else length))
-        # A copy even of a single lane, whose inputs must not lose what is ignored as a target.
+        window_BT = torch.from_numpy(
+            self._window(cursor, drawn if self.config.pad_last else length)
+        )
+        # Copied even for a single lane: ignoring a target must not change the inputs.
         targets_BT = window_BT[:, 1:].clone(memory_format=torch.contiguous_format)
         left_B1 = torch.from_numpy(self._lengths_B - cursor.position)[:, None]
         targets_BT[torch.arange(targets_BT.size(1)) >= left_B1] = IGNORE_INDEX
@@ -149,13 +152,13 @@ class Stream:
         )
 
     def _window(self, cursor: Cursor, length: int) -> npt.NDArray[np.int64]:
-        """Per lane the tokens of a segment and the one before them.
+        """Return, for each lane, the tokens of a segment and the one before them.
 
-        A lane that is filled up reads on in the next one's text, the last in that of the first.
+        A padded lane continues with the text of the next lane, the last one with the first's.
         """
         ids = np.asarray(self.split.ids)
         window_BT = np.empty((self._begins_B.size, length + 1), np.int64)
-        begins_B = self._begins_B + (cursor.position + self._turn(cursor.epoch))
+        begins_B = self._begins_B + (cursor.position + self._epoch_offset(cursor.epoch))
         for lane, begin in enumerate((begins_B % self.tokens_per_epoch).tolist()):
             window_BT[lane, 0] = ids[begin - 1] if begin else self.split.start
             found = ids[begin : begin + length]
@@ -163,30 +166,30 @@ class Stream:
             window_BT[lane, 1 + found.size :] = np.resize(ids, length - found.size)
         return window_BT
 
-    def _turn(self, epoch: int) -> int:
-        """By how many tokens this epoch's text begins later."""
+    def _epoch_offset(self, epoch: int) -> int:
+        """Token at which this epoch starts."""
         if not self.config.random_epoch_offset or epoch == 0:
             return 0
         random = np.random.default_rng((self.config.seed, epoch))
         return int(random.integers(self.tokens_per_epoch))
 
-    def _draw(self, cursor: Cursor) -> int:
+    def _draw_length(self, cursor: Cursor) -> int:
         if not self.config.randomised:
             return self.config.segment
         random = np.random.default_rng((self.config.seed, cursor.epoch, cursor.index))
-        return int(_lengths(random, self.config, 1)[0])
+        return int(_draw_lengths(random, self.config, 1)[0])
 
 
-def _lengths(
+def _draw_lengths(
     random: np.random.Generator, config: StreamConfig, count: int
 ) -> npt.NDArray[np.int64]:
-    """Lengths of AWD-LSTM and SHA-RNN: about the segment, or (rarely) about half of it."""
+    """Draw lengths as AWD-LSTM and SHA-RNN do: close to the segment or, rarely, to half of it."""
     base = np.where(random.random(count) < 1 - config.halved, config.segment, config.segment / 2)
     drawn = random.normal(base, config.length_std).astype(np.int64)
     return np.minimum(config.longest or config.segment, np.maximum(SHORTEST, drawn))
 
 
-def _refuse_small(tokens: int, config: StreamConfig) -> None:
+def _check_size(tokens: int, config: StreamConfig) -> None:
     if config.batch < 1 or config.segment < 1:
         raise UserError(
             f"batch and segment must be at least 1, not {config.batch} and {config.segment}"
@@ -199,7 +202,7 @@ def _refuse_small(tokens: int, config: StreamConfig) -> None:
 
 
 def prefetch(segments: Iterator[Segment], device: torch.device) -> Iterator[Segment]:
-    """Keep one segment ahead on its way to a GPU; on a CPU, pass them through."""
+    """Copy the next segment to the GPU while the current one is used; on a CPU, do nothing."""
     if device.type != "cuda":
         yield from segments
         return
@@ -213,8 +216,7 @@ def prefetch(segments: Iterator[Segment], device: torch.device) -> Iterator[Segm
 
 
 def _copy(segment: Segment, device: torch.device) -> Segment:
-    # From pinned memory the copy does not stop the host; the allocator keeps that memory until
-    # the copy is done.
+    # From pinned memory the copy is asynchronous; the allocator keeps that memory until it is done.
     return segment._replace(
         inputs_BT=segment.inputs_BT.pin_memory().to(device, non_blocking=True),
         targets_BT=segment.targets_BT.pin_memory().to(device, non_blocking=True),

@@ -1,4 +1,4 @@
-"""Raw text: cutting it into chunks, decoding it, counting its words."""
+"""Raw text: splitting it into chunks, decoding it, counting its words."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ CHUNK_BYTES = 1 << 24
 SPACES = b" \t\n\r\x0b\x0c"
 
 
-def chunks(text: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Cut `text` after a newline or else a space, into runs of at most about `size` bytes.
+def split_chunks(text: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Split `text` into chunks of at most about `size` bytes, after a newline or else a space.
 
-    A run without either is cut between two characters.
+    A chunk without either is cut between two characters.
     """
     begin = 0
     while begin < len(text):
@@ -26,17 +26,17 @@ def chunks(text: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
 
 
 def character_boundary(text: bytes, at: int) -> int:
-    """The first place from `at` on where a UTF-8 character may begin."""
-    for place in range(at, at + 4):
-        if place >= len(text) or text[place] & 0xC0 != 0x80:
-            return min(place, len(text))
+    """Return the first index from `at` on at which a UTF-8 character may start."""
+    for index in range(at, at + 4):
+        if index >= len(text) or text[index] & 0xC0 != 0x80:
+            return min(index, len(text))
     return at
 
 
-def decoded(text: bytes) -> Iterator[str]:
-    """The chunks of UTF-8 text as strings; a UserError where it is not UTF-8."""
+def decode_chunks(text: bytes) -> Iterator[str]:
+    """Yield the chunks of UTF-8 text as strings; raise a UserError if it is not UTF-8."""
     offset = 0
-    for chunk in chunks(text):
+    for chunk in split_chunks(text):
         try:
             yield chunk.decode("utf-8")
         except UnicodeDecodeError as problem:
@@ -48,10 +48,10 @@ def decoded(text: bytes) -> Iterator[str]:
 
 
 def count_words(text: bytes) -> int:
-    """Words between whitespace plus one for each line end, as word perplexity counts them."""
+    """Count words between whitespace plus one per line end, as word perplexity does."""
     table = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
     words, after_space = text.count(b"\n"), True
-    for chunk in chunks(text):
+    for chunk in split_chunks(text):
         space = table[np.frombuffer(chunk, np.uint8)]
         words += int(np.count_nonzero(space[:-1] & ~space[1:]))
         words += int(after_space and not space[0])
@@ -59,6 +59,6 @@ def count_words(text: bytes) -> int:
     return words
 
 
-def unsigned(size: int) -> np.dtype[np.unsignedinteger]:
+def smallest_dtype(size: int) -> np.dtype[np.unsignedinteger]:
     """The smallest little-endian unsigned type that holds ids below `size`."""
     return np.dtype("u1" if size <= 1 << 8 else "<u2" if size <= 1 << 16 else "<u4")

@@ -1,4 +1,4 @@
-"""A corpus as numbers, made once: a folder of memory-mapped files and a manifest."""
+"""Tokenized corpora: a folder of memory-mapped files and a manifest, made once per corpus."""
 
 import dataclasses
 import hashlib
@@ -14,54 +14,55 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sparing.config import from_json, to_json
-from sparing.data.fetch import home
-from sparing.data.local import SPLITS, building
-from sparing.data.splits import check_source, fingerprint, read_splits
-from sparing.data.text import count_words, unsigned
-from sparing.data.vocab import Kind, Vocab, learn, vocab_from_json
-from sparing.errors import UserError, unknown
-from sparing.files import read_object, write_bytes, write_json
-from sparing.units import counted
+from sparing.data.corpora import SPLITS
+from sparing.data.splits import cache_dir, check_source, fingerprint, read_splits
+from sparing.data.text import count_words, smallest_dtype
+from sparing.data.vocab import Vocab, VocabKind, train_vocab, vocab_from_json
+from sparing.errors import UserError, unknown_name
+from sparing.files import atomic_folder, read_object, write_bytes, write_json
+from sparing.units import pluralize
 
 FORMAT = 1
 BYTE_LIKE = ("bytes", "symbols", "characters")
-"""Vocabularies in which a newline is one token of its own."""
-ENTRY = {"tokens": int, "bytes": int, "words": int, "dtype": str, "text_sha256": str}
-"""What is read of a split's entry in the manifest."""
+"""Vocabularies in which a newline is a token of its own."""
+ENTRY_TYPES = {"tokens": int, "bytes": int, "words": int, "dtype": str, "text_sha256": str}
+"""Fields of a split's entry in the manifest and their types."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """Which text, and how it becomes numbers."""
+    """Which text to use and how to tokenize it."""
 
     corpus: str = "python-stdlib"
     """A name from `sparing data list`, or a path to a file or folder of text."""
-    vocab: Kind = "bytes"
+    vocab: VocabKind = "bytes"
     """What one token is."""
     vocab_size: int | None = None
-    """How many pieces to learn (pieces and par-pieces only); none: 8192, or 12000 for par."""
+    """Number of pieces to train (pieces and par-pieces only); None: 8192, or 12000 for
+    par-pieces."""
     symbol_order: Literal["frequency", "appearance"] = "frequency"
-    """Order of the ids of `symbols`: SHA-RNN's, or that of Adaptive Span's released models."""
+    """Order of the ids of `symbols`: by frequency (SHA-RNN) or by first appearance (the released
+    models of Adaptive Span)."""
     newlines: bool = True
-    """False: newlines are removed before tokenising, as Transformer-XL does for enwik8."""
+    """False: remove newlines before tokenizing, as Transformer-XL does for enwik8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """A run of tokens and the text it stands for."""
+    """The tokens of a text and the size of that text."""
 
     ids: npt.NDArray[Any]
     size_bytes: int
-    """Bytes of text before tokenising; a lossy vocabulary may have dropped some of them."""
+    """Bytes of text before tokenizing; a lossy vocabulary may have dropped some of them."""
     words: int
-    """Words between whitespace plus one for each line end: what word perplexity divides by."""
+    """Words between whitespace plus one per line end; word perplexity divides by this."""
     start: int
     """The id fed before the first token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """A prepared corpus."""
+    """A tokenized corpus."""
 
     folder: Path
     vocab: Vocab
@@ -69,38 +70,38 @@ class Tokens:
     manifest: Mapping[str, Any]
 
     def split(self, name: str) -> Split:
-        """Map one of train, valid and test; nothing is read before it is used."""
+        """Memory-map one of train, valid and test."""
         if name not in SPLITS:
-            raise unknown("split", name, SPLITS)
+            raise unknown_name("split", name, SPLITS)
         about = self.manifest["splits"][name]
         ids = np.memmap(self.folder / f"{name}.bin", np.dtype(about["dtype"]), "r")
         return Split(ids, about["bytes"], about["words"], self.vocab.start)
 
-    def texts(self) -> dict[str, str]:
-        """The SHA-256 of each split's text, as it was before tokenising."""
+    def text_sha256(self) -> dict[str, str]:
+        """SHA-256 of each split's text before tokenizing."""
         return {name: self.manifest["splits"][name]["text_sha256"] for name in SPLITS}
 
 
 def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = True) -> Tokens:
-    """Tokenise a corpus, or open what an earlier call has made."""
+    """Tokenize a corpus, or open the result of an earlier call."""
     if config.vocab_size is not None and not config.vocab.endswith("pieces"):
-        raise UserError(f"data.vocab_size is for pieces; data.vocab={config.vocab} finds its own")
+        raise UserError(f"data.vocab_size is for pieces only, not for data.vocab={config.vocab}")
     if source is not None:
         check_source(config.corpus, source)
-    folder = place(config, source)
+    folder = tokens_folder(config, source)
     if not folder.exists():
         texts = read_splits(config.corpus, source, progress=progress)
-        _build(folder, config, texts, progress)
+        _tokenize(folder, config, texts, progress)
     return open_tokens(folder)
 
 
-def place(config: DataConfig, source: Path | None = None) -> Path:
-    """Where the tokens of a corpus are kept, whether there are any yet or not."""
-    return home() / "tokens" / _folder_name(config, source)
+def tokens_folder(config: DataConfig, source: Path | None = None) -> Path:
+    """The folder for the tokens of a corpus; it may not exist yet."""
+    return cache_dir() / "tokens" / _folder_name(config, source)
 
 
 def open_tokens(folder: Path) -> Tokens:
-    """Open a prepared corpus; a UserError when a file of it is missing or cut short."""
+    """Open a tokenized corpus; raise a UserError if a file is missing or damaged."""
     manifest = read_object(folder / "meta.json")
     remedy = "delete the folder and prepare it again"
     if manifest.get("format") != FORMAT:
@@ -112,7 +113,7 @@ def open_tokens(folder: Path) -> Tokens:
             expected, path = _expected_bytes(manifest["splits"][split]), folder / f"{split}.bin"
             found = path.stat().st_size if path.exists() else 0
             if found != expected:
-                size = counted(found, "byte")
+                size = pluralize(found, "byte")
                 raise UserError(f"{path} has {size} instead of {expected:,}; {remedy}")
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         raise UserError(f"{folder / 'meta.json'} is damaged: {problem!r}; {remedy}") from None
@@ -120,26 +121,26 @@ def open_tokens(folder: Path) -> Tokens:
 
 
 def _expected_bytes(about: Mapping[str, Any]) -> int:
-    """The size of a split's file; a TypeError where the manifest's entry is not as written."""
-    for name, kind in ENTRY.items():
+    """The size of a split's file; raise a TypeError if the manifest's entry is damaged."""
+    for name, kind in ENTRY_TYPES.items():
         if type(about[name]) is not kind:
             raise TypeError(f"{name} is {about[name]!r}")
     return int(about["tokens"] * np.dtype(about["dtype"]).itemsize)
 
 
-def tokens_from_text(text: bytes, vocab: Vocab) -> Split:
-    """A text held in memory as a split, for scoring it."""
+def split_from_text(text: bytes, vocab: Vocab) -> Split:
+    """Encode a text in memory as a split."""
     if not text:
-        raise UserError("there is no text to score: it is empty")
+        raise UserError("the text is empty; give at least one character")
     return Split(vocab.encode(text), len(text), count_words(text), vocab.start)
 
 
-def without_newlines(split: Split, vocab: Vocab) -> Split:
-    """The same split under the `no-newlines` protocol: line ends neither read nor predicted."""
+def drop_newlines(split: Split, vocab: Vocab) -> Split:
+    """Return the split for the `no-newlines` protocol: newlines are neither read nor predicted."""
     if vocab.kind not in BYTE_LIKE:
         raise UserError(
-            f"the no-newlines protocol needs newlines as tokens of their own; "
-            f"data.vocab={vocab.kind} has none, use one of {', '.join(BYTE_LIKE)}"
+            "the no-newlines protocol needs a vocabulary in which a newline is one token: "
+            f"{', '.join(BYTE_LIKE)}; this run has data.vocab={vocab.kind}"
         )
     if vocab.token_bytes(vocab.start) != b"\n":
         return split
@@ -150,15 +151,17 @@ def without_newlines(split: Split, vocab: Vocab) -> Split:
     )
 
 
-def first_bytes(split: Split, count: int, vocab: Vocab) -> Split:
-    """The tokens that lie wholly in the first `count` bytes of the text, as `vocab` writes it."""
-    if count >= split.size_bytes:
+def truncate_split(split: Split, size_bytes: int, vocab: Vocab) -> Split:
+    """Return the tokens that lie entirely within the first `size_bytes` of the text."""
+    if size_bytes >= split.size_bytes:
         return split
     lengths = np.array([len(vocab.token_bytes(id)) for id in range(vocab.size)], np.int64)
-    ends = np.cumsum(lengths[split.ids[:count]])
-    tokens = int(np.searchsorted(ends, count, side="right"))
+    ends = np.cumsum(lengths[split.ids[:size_bytes]])
+    tokens = int(np.searchsorted(ends, size_bytes, side="right"))
     if not tokens:
-        raise UserError(f"no whole token in the first {counted(count, 'byte')}; ask for more")
+        raise UserError(
+            f"there is no whole token in the first {pluralize(size_bytes, 'byte')}; use more"
+        )
     text = b"".join(vocab.token_bytes(id) for id in split.ids[:tokens].tolist())
     return Split(split.ids[:tokens], len(text), count_words(text), split.start)
 
@@ -170,30 +173,31 @@ def _folder_name(config: DataConfig, source: Path | None) -> str:
     return f"{name or 'text'}-{config.vocab}-{digest}"
 
 
-def _build(folder: Path, config: DataConfig, texts: dict[str, bytes], progress: bool) -> None:
+def _tokenize(folder: Path, config: DataConfig, texts: dict[str, bytes], progress: bool) -> None:
     if not config.newlines:
         texts = {split: text.replace(b"\n", b"") for split, text in texts.items()}
     if config.vocab not in ("bytes", "symbols") and any(b"\0" in text for text in texts.values()):
         raise UserError(f"{config.corpus} holds NUL bytes, so it is not text; set data.vocab=bytes")
-    vocab = learn(config.vocab, texts["train"], config.vocab_size, symbol_order=config.symbol_order)
-    with building(folder) as scratch:
-        # None: tqdm stays silent where nobody watches, as in a log.
+    order = config.symbol_order
+    vocab = train_vocab(config.vocab, texts["train"], config.vocab_size, symbol_order=order)
+    with atomic_folder(folder) as scratch:
+        # With None, tqdm prints only to a terminal.
         silent = None if progress else True
-        bar = tqdm(SPLITS, f"tokenising {config.corpus}", disable=silent, leave=False)
+        bar = tqdm(SPLITS, f"tokenizing {config.corpus}", disable=silent, leave=False)
         manifest = {
             "format": FORMAT,
             "config": to_json(config),
             "vocab": vocab.to_json(),
-            "splits": {split: _write(scratch, split, texts[split], vocab) for split in bar},
+            "splits": {split: _write_split(scratch, split, texts[split], vocab) for split in bar},
         }
         write_json(scratch / "meta.json", manifest)
 
 
-def _write(folder: Path, split: str, text: bytes, vocab: Vocab) -> dict[str, Any]:
+def _write_split(folder: Path, split: str, text: bytes, vocab: Vocab) -> dict[str, Any]:
     ids = vocab.encode(text)
     if not ids.size:
-        raise UserError(f"the {split} split holds no tokens; the corpus is too small")
-    dtype = unsigned(vocab.size)
+        raise UserError(f"the {split} split holds no tokens; use a larger corpus")
+    dtype = smallest_dtype(vocab.size)
     write_bytes(folder / f"{split}.bin", ids.astype(dtype, copy=False).data)
     return {
         "tokens": int(ids.size),

@@ -1,4 +1,4 @@
-"""Vocabularies: text as numbers and back. They are learnt from the training text alone."""
+"""Vocabularies: text to token ids and back. They are made from the training text alone."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,19 +7,19 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from sparing.data.pieces import Pieces
-from sparing.data.text import chunks, decoded, unsigned
-from sparing.errors import UserError, unknown
+from sparing.data.pieces import PieceVocab
+from sparing.data.text import decode_chunks, smallest_dtype, split_chunks
+from sparing.errors import UserError, unknown_name
 
-Kind = Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+VocabKind = Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"]
+VOCAB_KINDS: tuple[VocabKind, ...] = get_args(VocabKind)
 Order = Literal["frequency", "appearance"]
 Ids = Sequence[int] | npt.NDArray[Any]
 EOS, UNK = b"<eos>", b"<unk>"
 
 
 class Vocab(Protocol):
-    """What the rest of the house may rely on in a vocabulary."""
+    """Interface of every vocabulary."""
 
     @property
     def kind(self) -> str:
@@ -28,38 +28,38 @@ class Vocab(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """Number of ids."""
         ...
 
     @property
     def start(self) -> int:
-        """The id fed before the first token of a text: the end of the line before it."""
+        """The id fed before the first token of a text: a line end, if there is one."""
         ...
 
     @property
     def lossless(self) -> bool:
-        """Whether `decode(encode(text)) == text` for every text that `encode` takes."""
+        """Whether `decode(encode(text)) == text` for every text that `encode` accepts."""
         ...
 
     def encode(self, text: bytes) -> npt.NDArray[Any]:
-        """The ids of `text`, in the smallest unsigned type that holds them."""
+        """Return the ids of `text`, in the smallest unsigned type that holds them."""
         ...
 
     def decode(self, ids: Ids) -> bytes:
-        """The text that `ids` stand for."""
+        """Return the text of `ids`."""
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes one id adds to a text; part of a character, perhaps."""
+        """Return the bytes that one id adds to a text, possibly part of a character."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """What `vocab_from_json` needs to make it again."""
+        """Return the data from which `vocab_from_json` restores it."""
         ...
 
 
-class Bytes:
-    """Every byte is its own id: takes any file, never meets an unknown symbol."""
+class ByteVocab:
+    """Every byte is its own id. Accepts any file; there are no unknown symbols."""
 
     kind = "bytes"
     size = 256
@@ -83,8 +83,8 @@ class Bytes:
         return {"kind": self.kind}
 
 
-class Symbols:
-    """The bytes seen in training, in the seeds' order; the newline plays their `<eos>`."""
+class SymbolVocab:
+    """The bytes that occur in the training text; the newline serves as `<eos>`."""
 
     kind = "symbols"
     lossless = True
@@ -118,8 +118,8 @@ class Symbols:
         return {"kind": self.kind, "symbols": list(self.symbols)}
 
 
-class Characters:
-    """The Unicode code points seen in training, sorted."""
+class CharacterVocab:
+    """The Unicode code points that occur in the training text, sorted."""
 
     kind = "characters"
     lossless = True
@@ -134,15 +134,15 @@ class Characters:
 
     def encode(self, text: bytes) -> npt.NDArray[Any]:
         """See `Vocab`."""
-        runs = [self._encode(_code_points(chunk)) for chunk in decoded(text)]
-        return np.concatenate([np.empty(0, unsigned(self.size)), *runs])
+        runs = [self._encode(_code_points(chunk)) for chunk in decode_chunks(text)]
+        return np.concatenate([np.empty(0, smallest_dtype(self.size)), *runs])
 
     def _encode(self, points: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:
         ids = self._table[points]
         unseen = points[ids == self.size]
         if unseen.size:
             raise _unseen(f"character {chr(unseen[0])!r} (U+{unseen[0]:04X})")
-        return ids.astype(unsigned(self.size))
+        return ids.astype(smallest_dtype(self.size))
 
     def decode(self, ids: Ids) -> bytes:
         """See `Vocab`."""
@@ -158,10 +158,10 @@ class Characters:
         return {"kind": self.kind, "characters": self.characters}
 
 
-class Words:
+class WordVocab:
     """Words between (ASCII) whitespace, `<eos>` for each line end, `<unk>` for unseen words.
 
-    `<eos>` comes first, then the most frequent words; ties in order of appearance.
+    `<eos>` comes first, then words by falling frequency; ties in order of appearance.
     """
 
     kind = "words"
@@ -177,15 +177,15 @@ class Words:
         """See `Vocab`."""
         unk = self._ids[UNK]
         ids = (self._ids.get(word, unk) for word in _words(text))
-        return np.fromiter(ids, unsigned(self.size))
+        return np.fromiter(ids, smallest_dtype(self.size))
 
     def decode(self, ids: Ids) -> bytes:
-        """The words joined by single spaces; each `<eos>` ends a line."""
+        """Join the words by single spaces; each `<eos>` ends a line."""
         text = b" ".join(b"\n" if id == self.start else self.words[id] for id in ids)
         return text.replace(b" \n", b"\n").replace(b"\n ", b"\n")
 
     def token_bytes(self, id: int) -> bytes:
-        """See `Vocab`; a word brings the space after it along."""
+        """See `Vocab`; a word includes the space after it."""
         return b"\n" if id == self.start else self.words[id] + b" "
 
     def to_json(self) -> dict[str, Any]:
@@ -193,48 +193,48 @@ class Words:
         return {"kind": self.kind, "words": [word.decode("utf-8") for word in self.words]}
 
 
-def learn(
+def train_vocab(
     kind: str, train_text: bytes, size: int | None = None, *, symbol_order: Order = "frequency"
 ) -> Vocab:
-    """Make the vocabulary of `kind` that a training text calls for."""
-    if kind not in KINDS:
-        raise unknown("vocabulary", kind, KINDS)
+    """Make a vocabulary of `kind` from a training text."""
+    if kind not in VOCAB_KINDS:
+        raise unknown_name("vocabulary", kind, VOCAB_KINDS)
     if not train_text:
-        raise UserError("there is no training text to learn a vocabulary from")
+        raise UserError("there is no training text to make a vocabulary from")
     if kind == "bytes":
-        return Bytes()
+        return ByteVocab()
     if kind == "symbols":
-        return Symbols(_seen_bytes(train_text, symbol_order))
+        return SymbolVocab(_seen_bytes(train_text, symbol_order))
     if kind == "characters":
-        return Characters("".join(sorted(set().union(*map(set, decoded(train_text))))))
+        return CharacterVocab("".join(sorted(set().union(*map(set, decode_chunks(train_text))))))
     if kind == "words":
-        return Words(_frequent_words(train_text))
-    return Pieces.learn(train_text, size, style="par" if kind == "par-pieces" else "lossless")
+        return WordVocab(_frequent_words(train_text))
+    return PieceVocab.train(train_text, size, style="par" if kind == "par-pieces" else "lossless")
 
 
 def vocab_from_json(data: Mapping[str, Any]) -> Vocab:
-    """The vocabulary that `to_json` described."""
+    """Restore a vocabulary from the data of `to_json`."""
     try:
         kind = data["kind"]
         if kind == "bytes":
-            return Bytes()
+            return ByteVocab()
         if kind == "symbols":
-            return Symbols(bytes(list(data["symbols"])))
+            return SymbolVocab(bytes(list(data["symbols"])))
         if kind == "characters":
-            return Characters(data["characters"])
+            return CharacterVocab(data["characters"])
         if kind == "words":
             words = [word.encode("utf-8") for word in data["words"]]
             words.index(UNK)
-            return Words(words)
-        if kind in KINDS:
-            return Pieces.from_json(data)
+            return WordVocab(words)
+        if kind in VOCAB_KINDS:
+            return PieceVocab.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
         raise UserError(f"the stored vocabulary is damaged: {problem!r}") from None
-    raise unknown("vocabulary", str(kind), KINDS)
+    raise unknown_name("vocabulary", str(kind), VOCAB_KINDS)
 
 
 def _start(symbols: str) -> int:
-    """A newline where the vocabulary has one, else a space, else whatever comes first."""
+    """The index of the newline, else of the space, else 0."""
     return next((symbols.index(symbol) for symbol in "\n " if symbol in symbols), 0)
 
 
@@ -244,7 +244,7 @@ def _code_points(text: str) -> npt.NDArray[np.uint32]:
 
 def _unseen(symbol: str) -> UserError:
     return UserError(
-        f"{symbol} was never seen in training; remove it, or train with data.vocab=bytes"
+        f"{symbol} does not occur in the training text; remove it, or train with data.vocab=bytes"
     )
 
 
@@ -253,14 +253,14 @@ def _seen_bytes(text: bytes, order: Order) -> bytes:
     seen = sorted((symbol for symbol in first if first[symbol] >= 0), key=first.__getitem__)
     if order == "frequency":
         counts = np.zeros(256, np.int64)
-        for chunk in chunks(text):
+        for chunk in split_chunks(text):
             counts += np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)
         seen.sort(key=lambda symbol: -counts[symbol])
     return bytes(seen)
 
 
 def _words(text: bytes) -> Iterator[bytes]:
-    for chunk in decoded(text):
+    for chunk in decode_chunks(text):
         *lines, rest = chunk.encode("utf-8").split(b"\n")
         for line in lines:
             yield from line.split()

@@ -1,1 +1,1 @@
-"""Measuring a trained model: exact loss, loss against context, scores of texts."""
+"""Evaluating a trained model: exact loss, loss against context, scores of texts."""

@@ -1,4 +1,4 @@
-"""How much a model gains from context: its loss against the number of tokens it has read."""
+"""Loss as a function of context length: how much a model gains from what it has read."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,27 @@ from sparing import units
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.window import Window, measuring, on_device, read, spread
+from sparing.evaluate.window import (
+    Window,
+    eval_mode,
+    evenly_spaced_windows,
+    read_windows,
+    to_device,
+)
 from sparing.models.api import LanguageModel, Output
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextPoint:
-    """Mean loss of tokens predicted from `low` to `high` tokens, both included."""
+    """Mean loss of tokens predicted from `low` to `high` tokens of context, both included."""
 
     low: int
     high: int
     nats_per_token: float
     bits_per_byte: float
-    """At the split's mean number of bytes per token."""
+    """Computed with the split's mean number of bytes per token."""
     count: int
-    """Tokens behind the mean."""
+    """Number of tokens averaged over."""
 
 
 def context_curve(  # noqa: PLR0913  all but three are keyword-only
@@ -36,17 +42,17 @@ def context_curve(  # noqa: PLR0913  all but three are keyword-only
     batch: int = 8,
     segment: int = 1024,
 ) -> list[ContextPoint]:
-    """Loss after 1, 2, ... `length` tokens from a fresh state, over windows spread evenly."""
+    """Mean loss after 1, 2, ... `length` tokens from a fresh state, over evenly spaced windows."""
     if min(batch, segment) < 1:
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
-    chosen = spread(len(split.ids), length, windows)
+    chosen = evenly_spaced_windows(len(split.ids), length, windows)
     total_T = torch.zeros(length, dtype=torch.float64, device=hardware.device)
-    with measuring(model, hardware):
+    with eval_mode(model, hardware):
         for at in range(0, len(chosen), batch):
             _add_nats(model, split, chosen[at : at + batch], torch.split(total_T, segment))
     points = []
     totals = total_T.tolist()
-    for low, high in buckets(length):
+    for low, high in context_buckets(length):
         count = (high - low + 1) * len(chosen)
         mean = sum(totals[low - 1 : high]) / count
         points.append(
@@ -61,8 +67,8 @@ def context_curve(  # noqa: PLR0913  all but three are keyword-only
     return points
 
 
-def buckets(length: int) -> list[tuple[int, int]]:
-    """Ranges that cover 1 to `length`, two to each doubling: ... (5, 6), (7, 8), (9, 11) ..."""
+def context_buckets(length: int) -> list[tuple[int, int]]:
+    """Return ranges that cover 1 to `length`, two per doubling: ... (5, 6), (7, 8), (9, 11) ..."""
     edges, doubling = {length}, 0
     while (edge := round(2 ** (doubling / 2))) < length:
         edges.add(edge)
@@ -74,8 +80,10 @@ def buckets(length: int) -> list[tuple[int, int]]:
 def _add_nats(
     model: LanguageModel, split: Split, windows: list[Window], totals: tuple[Tensor, ...]
 ) -> None:
-    """Add each position's loss to `totals`, one tensor per segment."""
-    inputs_BT, targets_BT = (on_device(array, model.device) for array in read(split, windows))
+    """Add the loss of each position to `totals`, one tensor per segment."""
+    inputs_BT, targets_BT = (
+        to_device(array, model.device) for array in read_windows(split, windows)
+    )
     state, begin = model.initial_state(len(windows)), 0
     for total_T in totals:
         end = begin + len(total_T)

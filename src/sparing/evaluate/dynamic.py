@@ -1,7 +1,7 @@
-"""Dynamic evaluation: the model goes on learning from text it has been scored on.
+"""Dynamic evaluation: the model keeps learning from the text it has been scored on.
 
-Each segment is scored first and then learnt by one step of gradient descent, while a decay pulls
-the weights back to where training left them (arXiv:1709.07432; for Transformers arXiv:1904.08378).
+Each segment is scored first and then used for one step of gradient descent, while a decay pulls
+the weights back to the trained ones (arXiv:1709.07432; for Transformers arXiv:1904.08378).
 """
 
 import math
@@ -29,22 +29,22 @@ RATES: dict[Rule, float] = {"rms": 5e-5, "sgd": 1e-2}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DynamicConfig:
-    """How the weights follow the text."""
+    """How the weights are updated during evaluation."""
 
     rule: Rule = "rms"
     """`rms` divides each gradient by its root mean square over training text; `sgd` does not."""
     lr: float | None = None
     """Learning rate. None: the authors' 5e-5 for `rms`, 1e-2 for `sgd`."""
     decay: float = 2e-3
-    """Share of the way back to the trained weights, at each step."""
+    """Fraction of the distance to the trained weights that each step goes back."""
     eps: float = 2e-5
     """Added to the root mean square."""
     segment: int = 64
-    """Tokens scored between two updates."""
+    """Tokens scored before each update."""
     statistics: int = 100
-    """Training segments behind the root mean square."""
+    """Training segments used for the root mean square."""
     lanes: int = 100
-    """Streams those segments are read in."""
+    """Lanes in which those segments are read."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate <= 1e30 or not 0 <= self.decay <= 1 or self.eps <= 0:
@@ -60,15 +60,15 @@ class DynamicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """Weights on the move, and what they are held by."""
+    """Weights that are being adapted, and what is needed to update and restore them."""
 
     parameters: list[Tensor]
     anchors: list[Tensor]
     """The trained weights."""
     scales: list[Tensor] | None
-    """What gradients are divided by; none: nothing."""
+    """Divisors of the gradients; None: 1."""
     pulls: list[Tensor] | None
-    """Share of the way back, weight by weight; none: `config.decay` for all."""
+    """Decay of each weight; None: `config.decay` for all."""
     config: DynamicConfig
 
     @torch.no_grad()
@@ -84,17 +84,17 @@ class Adaptation:
 
     @torch.no_grad()
     def undo_(self) -> None:
-        """Put the trained weights back, bit for bit."""
+        """Restore the trained weights exactly."""
         torch._foreach_copy_(self.parameters, self.anchors)
 
 
-def adaptation(
+def start_adaptation(
     parameters: Sequence[nn.Parameter], rms: Sequence[Tensor] | None, config: DynamicConfig
 ) -> Adaptation:
-    """Start from the weights as they are.
+    """Start an adaptation from the current weights.
 
-    With the root mean square `rms` of every gradient, a weight is held in proportion to its own
-    over the mean of all, but never pulled further than all the way back.
+    Given the root mean square `rms` of every gradient, the decay of a weight is proportional to its
+    own value over the mean of all, and at most 1.
     """
     anchors = [parameter.detach().clone() for parameter in parameters]
     if rms is None:
@@ -106,7 +106,7 @@ def adaptation(
     return Adaptation(list(parameters), anchors, scales, pulls, config)
 
 
-def dynamic(  # noqa: PLR0913  all but four are keyword-only
+def evaluate_dynamic(  # noqa: PLR0913  all but four are keyword-only
     model: LanguageModel,
     split: Split,
     hardware: Hardware,
@@ -116,22 +116,22 @@ def dynamic(  # noqa: PLR0913  all but four are keyword-only
     protocol: str = "bytes",
     progress: bool = False,
 ) -> Evaluation:
-    """Score `split` as one stream, learning on the way; the model is left as it was.
+    """Score `split` as one stream and adapt the model after each segment; restore it at the end.
 
-    One stream: with several, a weight would have learnt from text that lies after a scored token.
-    `train` is the text for the root mean square of `rms`.
+    With several streams, weights would have learned from text that comes after a scored token.
+    `train` is the text for the root mean square of the `rms` rule.
     """
     if len(split.ids) == 0:
         raise UserError("there is nothing to evaluate: the split is empty")
     if hardware.precision == "float16":
-        # Small gradients would vanish in it.
+        # Small gradients would underflow.
         hardware = Hardware(hardware.device, "float32")
     started_at = time.perf_counter()
-    with _adapting(model):
+    with _gradient_mode(model):
         rms = _gradient_rms(model, train, hardware, config) if config.rule == "rms" else None
-        adapted = adaptation(_trainable(model), rms, config)
+        adapted = start_adaptation(_trainable(model), rms, config)
         try:
-            loss_nats = _read(model, split, hardware, adapted, progress=progress)
+            loss_nats = _score_and_adapt(model, split, hardware, adapted, progress=progress)
         finally:
             adapted.undo_()
     if not math.isfinite(loss_nats):
@@ -143,7 +143,7 @@ def dynamic(  # noqa: PLR0913  all but four are keyword-only
     return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
 
 
-def _read(
+def _score_and_adapt(
     model: LanguageModel,
     split: Split,
     hardware: Hardware,
@@ -161,27 +161,27 @@ def _read(
         desc="dynamic",
         disable=None if progress else True,
     ) as bar:
-        for piece in prefetch(stream.one_epoch(), hardware.device):
-            nats, gradients, state = _learnt(model, piece, state, hardware)
+        for part in prefetch(stream.one_epoch(), hardware.device):
+            nats, gradients, state = _loss_and_gradients(model, part, state, hardware)
             adapted.step_(gradients)
             model.after_step()
             total += nats.item()
-            bar.update(piece.count)
+            bar.update(part.count)
             if not math.isfinite(total):
                 break
     return total
 
 
-def _learnt(
-    model: LanguageModel, piece: Segment, state: State, hardware: Hardware
+def _loss_and_gradients(
+    model: LanguageModel, part: Segment, state: State, hardware: Hardware
 ) -> tuple[Tensor, list[Tensor], State]:
-    """Loss of a segment, the gradient of its mean for every parameter, and the state after."""
+    """Return the loss of a segment, the gradients of its mean, and the state after it."""
     with hardware.autocast():
-        out: Output = model(piece.inputs_BT, state)
-        nats = model.head.nats(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64)
+        out: Output = model(part.inputs_BT, state)
+        nats = model.head.nats(out.hidden_BTD, part.targets_BT).sum(dtype=torch.float64)
     parameters = _trainable(model)
-    # Not backward(): gradients that somebody keeps in the model stay as they are.
-    found = torch.autograd.grad(nats / piece.count, parameters, allow_unused=True)
+    # Not backward(): it would change the gradients stored in the model.
+    found = torch.autograd.grad(nats / part.count, parameters, allow_unused=True)
     gradients = [
         torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
     ]
@@ -189,13 +189,13 @@ def _learnt(
 
 
 @contextmanager
-def _adapting(model: LanguageModel) -> Iterator[None]:
-    """Dropout off, gradients on; the model's mode is put back whatever happens."""
+def _gradient_mode(model: LanguageModel) -> Iterator[None]:
+    """Switch off dropout and enable gradients; restore the mode of every module at the end."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     for module in model.modules():
-        # cuDNN goes back through a recurrent layer only in training mode; without dropout of its
-        # own that mode changes nothing else.
+        # cuDNN supports the backward pass of a recurrent layer only in training mode; if the layer
+        # has no dropout, that mode changes nothing else.
         if isinstance(module, nn.RNNBase) and not module.dropout:
             module.training = True
     try:
@@ -209,17 +209,17 @@ def _adapting(model: LanguageModel) -> Iterator[None]:
 def _gradient_rms(
     model: LanguageModel, train: Split | None, hardware: Hardware, config: DynamicConfig
 ) -> list[Tensor]:
-    """Root mean square of every gradient over the beginning of each lane of the training text."""
+    """Root mean square of every gradient over the first segments of the training text's lanes."""
     if train is None or len(train.ids) == 0:
-        raise UserError("the rms rule needs training text; use the sgd rule without it")
+        raise UserError("the rms rule needs training text; without it, use the sgd rule")
     lanes = min(config.lanes, len(train.ids))
     segment = min(config.segment, math.ceil(len(train.ids) / lanes))
     stream = Stream(train, StreamConfig(batch=lanes, segment=segment))
     squares = [torch.zeros_like(parameter) for parameter in _trainable(model)]
     state, count = model.initial_state(lanes), 0
-    pieces = islice(stream.one_epoch(), config.statistics)
-    for piece in prefetch(pieces, hardware.device):
-        _, gradients, state = _learnt(model, piece, state, hardware)
+    parts = islice(stream.one_epoch(), config.statistics)
+    for part in prefetch(parts, hardware.device):
+        _, gradients, state = _loss_and_gradients(model, part, state, hardware)
         torch._foreach_addcmul_(squares, gradients, gradients)
         count += 1
     return [square.div_(count).sqrt_() for square in squares]

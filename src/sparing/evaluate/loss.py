@@ -1,4 +1,4 @@
-"""The exact loss of a whole split: every token once, each from the tokens before it."""
+"""The exact loss of a whole split: every token once, each predicted from the tokens before it."""
 
 import math
 import time
@@ -15,38 +15,38 @@ from sparing.data.stream import Stream, StreamConfig, prefetch
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.window import Window, measuring, on_device, read, sliding
+from sparing.evaluate.window import Window, eval_mode, read_windows, sliding_windows, to_device
 from sparing.models.api import LanguageModel, Output
 
 
-class Together(Protocol):
-    """Processes that share the work: `train.distributed.World`."""
+class EvaluationWorld(Protocol):
+    """Processes that share an evaluation; `train.distributed.World` is one."""
 
     def lanes(self, batch: int) -> range:
-        """The streams of this process."""
+        """The lanes of this process."""
         ...
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Add up what every process has, in place."""
+        """Sum a tensor over all processes, in place."""
         ...
 
 
-Charge = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
-Pieces = Iterator[tuple[Tensor, int]]
-"""Nats of one piece of the text after the other, and how many tokens it has."""
+Losses = Iterator[tuple[Tensor, int]]
+"""Total nats and number of tokens of successive parts of a text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """A split's total loss, and what is needed to say it in any unit."""
+    """The total loss of a split, and what is needed to express it in any unit."""
 
     loss_nats: float
     """Total over the split."""
     tokens: int
     size_bytes: int
     words: int
-    """Words of the split, 0 where they were not counted."""
+    """Words of the split; 0 if they were not counted."""
     protocol: str
     """Which text was scored: `bytes`, or `no-newlines`."""
     how: str
@@ -57,7 +57,7 @@ class Evaluation:
     def of(
         cls, split: Split, loss_nats: float, *, protocol: str, how: str, started_at: float
     ) -> "Evaluation":
-        """The outcome for the whole of `split`, begun at `started_at` of `time.perf_counter`."""
+        """The result for all of `split`, begun at `started_at` of `time.perf_counter`."""
         return cls(
             loss_nats=loss_nats,
             tokens=len(split.ids),
@@ -75,21 +75,21 @@ class Evaluation:
 
     @property
     def nats_per_token(self) -> float:
-        """Mean loss of a token."""
+        """Mean loss per token."""
         return self.loss_nats / self.tokens
 
     @property
     def token_perplexity(self) -> float:
-        """Exponential of the mean loss of a token."""
+        """Exponential of the mean loss per token."""
         return units.perplexity(self.loss_nats, self.tokens)
 
     @property
     def word_perplexity(self) -> float | None:
-        """Exponential of the mean loss of a word; None where words were not counted."""
+        """Exponential of the mean loss per word; None if words were not counted."""
         return units.perplexity(self.loss_nats, self.words) if self.words else None
 
     def to_json(self) -> dict[str, Any]:
-        """Every figure; one that is not finite becomes None, for JSON has no word for it."""
+        """All figures; those that are not finite become None, because JSON cannot express them."""
         return {
             "bits_per_byte": _finite(self.bits_per_byte),
             "bytes": self.size_bytes,
@@ -104,7 +104,7 @@ class Evaluation:
         }
 
 
-def carried(  # noqa: PLR0913  all but three are keyword-only
+def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
     model: LanguageModel,
     split: Split,
     hardware: Hardware,
@@ -113,28 +113,27 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
     segment: int = 1024,
     protocol: str = "bytes",
     progress: bool = False,
-    charge: Charge | None = None,
-    world: Together | None = None,
+    loss_fn: LossFunction | None = None,
+    world: EvaluationWorld | None = None,
 ) -> Evaluation:
     """Read the split as `batch` contiguous streams, carrying the state from segment to segment.
 
-    `charge` says what a target costs at a hidden vector; the model's head by default. `world` deal
-    the streams out and add up their losses.
+    `loss_fn` defaults to the loss of the model's head. The processes of `world` share the streams.
     """
-    tokens = _tokens(split)
+    tokens = _count_tokens(split)
     if min(batch, segment) < 1:
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
     batch = min(batch, tokens)
     segment = min(segment, math.ceil(tokens / batch))
-    config = StreamConfig(batch=batch, segment=segment, filled=model.steady)
+    config = StreamConfig(batch=batch, segment=segment, pad_last=model.steady)
     own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
-    pieces = _stream_nats(model, stream, len(own), charge or model.head.nats)
-    sitting = _Sitting(model, split, hardware, world, protocol, progress)
-    return sitting.verdict(pieces, f"{batch} carried streams, segment {config.segment}")
+    losses = _stream_losses(model, stream, len(own), loss_fn or model.head.nats)
+    evaluator = _Evaluator(model, split, hardware, world, protocol, progress)
+    return evaluator.total(losses, f"{batch} carried streams, segment {config.segment}")
 
 
-def windowed(  # noqa: PLR0913  all but three are keyword-only
+def evaluate_windows(  # noqa: PLR0913  all but three are keyword-only
     model: LanguageModel,
     split: Split,
     hardware: Hardware,
@@ -144,42 +143,42 @@ def windowed(  # noqa: PLR0913  all but three are keyword-only
     batch: int = 8,
     protocol: str = "bytes",
     progress: bool = False,
-    world: Together | None = None,
+    world: EvaluationWorld | None = None,
 ) -> Evaluation:
     """Read `window` tokens from a fresh state for every `stride` tokens that are scored.
 
-    `world` deal the windows out and add up their losses.
+    The processes of `world` share the windows.
     """
-    tokens = _tokens(split)
+    tokens = _count_tokens(split)
     if batch < 1:
         raise UserError(f"batch {batch} must be at least 1")
-    # The first window alone is scored whole, so it would make its batch's softmax needlessly wide.
-    first, *rest = sliding(tokens, window, stride)
+    # All tokens of the first window are scored, which would widen the softmax of its batch.
+    first, *rest = sliding_windows(tokens, window, stride)
     groups = [[first], *(rest[at : at + batch] for at in range(0, len(rest), batch))]
     own = range(len(groups)) if world is None else world.lanes(len(groups))
-    pieces = _windows_nats(model, split, groups[own.start : own.stop])
-    sitting = _Sitting(model, split, hardware, world, protocol, progress)
-    return sitting.verdict(pieces, f"window {window}, stride {stride}")
+    losses = _windows_losses(model, split, groups[own.start : own.stop])
+    evaluator = _Evaluator(model, split, hardware, world, protocol, progress)
+    return evaluator.total(losses, f"window {window}, stride {stride}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sitting:
-    """Who is judged by what, and by how many."""
+class _Evaluator:
+    """Sums the losses of a split over its parts and over all processes."""
 
     model: LanguageModel
     split: Split
     hardware: Hardware
-    world: Together | None
+    world: EvaluationWorld | None
     protocol: str
     progress: bool
 
-    def verdict(self, pieces: Pieces, how: str) -> Evaluation:
-        """Let the model read this process's `pieces`, and add up what they cost everybody."""
+    def total(self, losses: Losses, how: str) -> Evaluation:
+        """Compute and sum the `losses` of this process and of all others."""
         started_at, split = time.perf_counter(), self.split
-        # Summed where it is made: fetching each piece's loss would make the device wait.
+        # Summed on the device: fetching the loss of each part would make the device wait.
         total = torch.zeros((), dtype=torch.float64, device=self.hardware.device)
-        with measuring(self.model, self.hardware), _bar(len(split.ids), self.progress) as bar:
-            for nats, count in pieces:
+        with eval_mode(self.model, self.hardware), _bar(len(split.ids), self.progress) as bar:
+            for nats, count in losses:
                 total += nats
                 bar.update(count)
             if self.world is not None:
@@ -189,38 +188,42 @@ class _Sitting:
         return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
 
 
-def _stream_nats(model: LanguageModel, stream: Stream, lanes: int, charge: Charge) -> Pieces:
-    # Of a few streams, some processes have none.
+def _stream_losses(
+    model: LanguageModel, stream: Stream, lanes: int, loss_fn: LossFunction
+) -> Losses:
+    # With fewer streams than processes, some processes have none.
     if not lanes:
         return
     state = model.initial_state(lanes)
-    for piece in prefetch(stream.one_epoch(), model.device):
-        out: Output = model(piece.inputs_BT, state)
+    for part in prefetch(stream.one_epoch(), model.device):
+        out: Output = model(part.inputs_BT, state)
         state = out.state
-        yield charge(out.hidden_BTD, piece.targets_BT).sum(dtype=torch.float64), piece.count
+        yield loss_fn(out.hidden_BTD, part.targets_BT).sum(dtype=torch.float64), part.count
 
 
-def _windows_nats(model: LanguageModel, split: Split, groups: Sequence[Sequence[Window]]) -> Pieces:
+def _windows_losses(
+    model: LanguageModel, split: Split, groups: Sequence[Sequence[Window]]
+) -> Losses:
     for group in groups:
-        yield _window_nats(model, split, group), sum(each.end - each.scored for each in group)
+        yield _group_nats(model, split, group), sum(each.end - each.scored for each in group)
 
 
-def _window_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:
-    inputs_BT, targets_BT = (on_device(array, model.device) for array in read(split, group))
+def _group_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:
+    inputs_BT, targets_BT = (to_device(array, model.device) for array in read_windows(split, group))
     out: Output = model(inputs_BT, model.initial_state(len(group)))
     scored = max(window.end - window.scored for window in group)
     nats_BT = model.head.nats(out.hidden_BTD[:, -scored:], targets_BT[:, -scored:])
     return nats_BT.sum(dtype=torch.float64)
 
 
-def _tokens(split: Split) -> int:
+def _count_tokens(split: Split) -> int:
     if len(split.ids) == 0:
         raise UserError("there is nothing to evaluate: the split is empty")
     return len(split.ids)
 
 
 def _bar(tokens: int, progress: bool) -> "tqdm[Any]":
-    # None: tqdm stays silent when nobody watches.
+    # With None, tqdm prints only to a terminal.
     disable = None if progress else True
     return tqdm(total=tokens, unit="tok", unit_scale=True, desc="evaluate", disable=disable)
 

@@ -1,4 +1,4 @@
-"""What a model thinks of texts: the log-probability of each, alone, from a fresh state."""
+"""Log-probabilities of texts, each scored independently from a fresh state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from sparing import units
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.window import measuring, on_device
+from sparing.evaluate.window import eval_mode, to_device
 from sparing.models.api import LanguageModel, Output, lanes
 from sparing.units import IGNORE_INDEX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
-    """The loss of one text, whole and token by token."""
+class TextScore:
+    """The loss of one text, in total and per token."""
 
     text: bytes
     loss_nats: float
@@ -25,7 +25,7 @@ class Score:
     tokens: int
     size_bytes: int
     per_token: list[tuple[bytes, float]]
-    """Each token's bytes and its nats."""
+    """Bytes and nats of each token."""
 
     @property
     def bits_per_byte(self) -> float:
@@ -33,7 +33,7 @@ class Score:
         return units.bits_per_byte(self.loss_nats, self.size_bytes)
 
     def to_json(self, *, per_token: bool = False) -> dict[str, Any]:
-        """The figures; bytes that are not text appear as replacement characters."""
+        """All figures; bytes that are not UTF-8 become replacement characters."""
         data: dict[str, Any] = {
             "text": _readable(self.text),
             "log_probability": -self.loss_nats,
@@ -48,7 +48,7 @@ class Score:
         return data
 
 
-def score(  # noqa: PLR0913  two are keyword-only
+def score_texts(  # noqa: PLR0913  two are keyword-only
     model: LanguageModel,
     vocab: Vocab,
     texts: Sequence[bytes],
@@ -56,38 +56,40 @@ def score(  # noqa: PLR0913  two are keyword-only
     *,
     segment: int = 1024,
     batch: int = 8,
-) -> list[Score]:
-    """Score each text as if it were alone, in the order given."""
+) -> list[TextScore]:
+    """TextScore each text independently of the others; results are in the order given."""
     if min(batch, segment) < 1:
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
-    encoded = [_encoded(vocab, text, number) for number, text in enumerate(texts, start=1)]
-    # Longest first: neighbours are alike, and a batch sheds its last lanes as their texts end.
+    encoded = [_encode(vocab, text, number) for number, text in enumerate(texts, start=1)]
+    # Longest first: lengths in a batch are similar, and lanes leave a batch when their texts end.
     order = sorted(range(len(texts)), key=lambda index: -len(encoded[index]))
     found: dict[int, np.ndarray] = {}
-    with measuring(model, hardware):
+    with eval_mode(model, hardware):
         for at in range(0, len(order), batch):
             chosen = order[at : at + batch]
             nats = _nats(model, [encoded[index] for index in chosen], vocab.start, segment)
             found |= dict(zip(chosen, nats, strict=True))
-    return [_scored(vocab, text, encoded[index], found[index]) for index, text in enumerate(texts)]
+    return [
+        _text_score(vocab, text, encoded[index], found[index]) for index, text in enumerate(texts)
+    ]
 
 
-def rank(scores: Sequence[Score], *, per_byte: bool = False) -> list[Score]:
-    """Most probable first; `per_byte` compares texts of different lengths by bits per byte."""
+def rank_texts(scores: Sequence[TextScore], *, per_byte: bool = False) -> list[TextScore]:
+    """Sort by probability, highest first, or by bits per byte to compare different lengths."""
     return sorted(scores, key=lambda item: item.bits_per_byte if per_byte else item.loss_nats)
 
 
 def _nats(
     model: LanguageModel, texts: Sequence[np.ndarray], start: int, segment: int
 ) -> list[np.ndarray]:
-    """Nats of every token of texts given longest first."""
-    inputs_BN, targets_BN = _padded(texts, start, segment)
+    """Return the nats of every token; the longest text must come first."""
+    inputs_BN, targets_BN = _pad(texts, start, segment)
     state, pieces = model.initial_state(len(texts)), []
     for begin in range(0, targets_BN.shape[1], segment):
         active = sum(len(text) > begin for text in texts)
         part = (slice(active), slice(begin, begin + segment))
-        out: Output = model(on_device(inputs_BN[part], model.device), lanes(state, slice(active)))
-        targets_BT = on_device(targets_BN[part], model.device)
+        out: Output = model(to_device(inputs_BN[part], model.device), lanes(state, slice(active)))
+        targets_BT = to_device(targets_BN[part], model.device)
         pieces.append(model.head.nats(out.hidden_BTD, targets_BT))
         state = out.state
     rows: list[list[np.ndarray]] = [[] for _ in texts]
@@ -97,11 +99,11 @@ def _nats(
     return [np.concatenate(row)[: len(text)] for row, text in zip(rows, texts, strict=True)]
 
 
-def _padded(texts: Sequence[np.ndarray], start: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets, padded on the right.
+def _pad(texts: Sequence[np.ndarray], start: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets, padded on the right.
 
-    A text longer than one segment gets whole segments: how much memory a model keeps may depend
-    on the segment's length, which must not depend on a neighbour's.
+    A text longer than one segment is padded to full segments: how much memory a model keeps may
+    depend on the length of the segment, which must not depend on the other texts of the batch.
     """
     width = len(texts[0])
     if width > segment:
@@ -114,15 +116,15 @@ def _padded(texts: Sequence[np.ndarray], start: int, segment: int) -> tuple[np.n
     return inputs_BN, targets_BN
 
 
-def _encoded(vocab: Vocab, text: bytes, number: int) -> np.ndarray:
+def _encode(vocab: Vocab, text: bytes, number: int) -> np.ndarray:
     ids = vocab.encode(text)
     if not text or len(ids) == 0:
-        raise UserError(f"text {number} is empty; there is nothing to score")
+        raise UserError(f"text {number} is empty; leave it out")
     return ids
 
 
-def _scored(vocab: Vocab, text: bytes, ids: np.ndarray, nats: np.ndarray) -> Score:
-    return Score(
+def _text_score(vocab: Vocab, text: bytes, ids: np.ndarray, nats: np.ndarray) -> TextScore:
+    return TextScore(
         text=text,
         loss_nats=float(nats.sum()),
         tokens=len(ids),

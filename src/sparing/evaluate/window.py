@@ -1,4 +1,4 @@
-"""Pieces of a split that a model reads from a fresh state."""
+"""Windows of a split that a model reads from a fresh state."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,17 +17,17 @@ from sparing.units import IGNORE_INDEX
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Targets [begin, end) of a split, of which only [scored, end) count."""
+    """Targets [begin, end) of a split, of which only [scored, end) are scored."""
 
     begin: int
     scored: int
     end: int
 
 
-def sliding(tokens: int, window: int, stride: int) -> Iterator[Window]:
-    """Equally long windows whose scored parts cover every token once."""
+def sliding_windows(tokens: int, window: int, stride: int) -> Iterator[Window]:
+    """Yield windows of equal length whose scored parts cover every token once."""
     if not 1 <= stride <= window:
-        raise UserError(f"stride {stride} must lie between 1 and the window, {window}")
+        raise UserError(f"stride {stride} must be between 1 and the window, {window}")
     end = min(window, tokens)
     yield Window(0, 0, end)
     while end < tokens:
@@ -35,18 +35,20 @@ def sliding(tokens: int, window: int, stride: int) -> Iterator[Window]:
         yield Window(end - window, scored, end)
 
 
-def spread(tokens: int, length: int, count: int) -> list[Window]:
-    """At most `count` different windows, evenly spread; each has a token before its first."""
+def evenly_spaced_windows(tokens: int, length: int, count: int) -> list[Window]:
+    """Return up to `count` different windows, evenly spaced; none starts at the first token."""
     if min(length, count) < 1:
         raise UserError(f"need at least one window of one token, not {count} of {length}")
     if length >= tokens:
-        raise UserError(f"a context of {length} tokens does not fit; at most {tokens - 1} do")
+        raise UserError(
+            f"a context of {length} tokens does not fit into the split; use at most {tokens - 1}"
+        )
     begins = np.unique(np.linspace(1, tokens - length, count).round().astype(np.int64))
     return [Window(int(begin), int(begin), int(begin) + length) for begin in begins]
 
 
-def read(split: Split, windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of equally long windows, lane by lane; unscored targets are ignored."""
+def read_windows(split: Split, windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets of windows of equal length, one per lane."""
     length = windows[0].end - windows[0].begin
     inputs_BT = np.empty((len(windows), length), dtype=np.int64)
     targets_BT = np.empty_like(inputs_BT)
@@ -58,8 +60,8 @@ def read(split: Split, windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarra
     return inputs_BT, targets_BT
 
 
-def on_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copy without making the host wait for the device."""
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to the device asynchronously."""
     tensor = torch.from_numpy(array)
     if device.type == "cuda":
         tensor = tensor.pin_memory()
@@ -67,12 +69,12 @@ def on_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def measuring(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
-    """No dropout, no gradients, the hardware's precision; the model's mode is put back."""
+def eval_mode(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
+    """Switch off dropout and gradients, set the precision, and restore the mode afterwards."""
     training = model.training
     model.eval()
     try:
-        # Not inference_mode: a table that a model caches in here must still serve training.
+        # Not inference_mode: a table that the model caches in here must be usable in training.
         with torch.no_grad(), hardware.autocast():
             yield
     finally:

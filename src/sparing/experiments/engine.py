@@ -19,7 +19,7 @@ from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_other_settings
 from sparing.runs.table import Layout
 from sparing.runs.train import TrainOptions, rehearse
-from sparing.units import counted
+from sparing.units import pluralize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class Experiment:
         Returns the signal that stopped it early (or 0) and the record. A trial that fails is
         noted, and the next one runs.
         """
-        with files.locked(self.path.parent), relay_signals() as relay:
+        with files.lock_folder(self.path.parent), relay_signals() as relay:
             # Only now is it certain that no other process changes the folder.
             self._refuse_other_contents()
             self.record = TrialRecord.read(self.path)
@@ -93,7 +93,7 @@ class Experiment:
         """Write the record so far, as JSON and as a Markdown table; return it."""
         record = self.to_json()
         files.write_json(self.path, record)
-        with files.writing(self.path.with_suffix(".md")) as scratch:
+        with files.atomic_write(self.path.with_suffix(".md")) as scratch:
             text = self.layout.markdown(record["rows"], record["notes"])
             scratch.write_text(text, encoding="utf-8")
         return record
@@ -101,7 +101,7 @@ class Experiment:
     def to_json(self) -> dict[str, Any]:
         """The record: rows with the best first, notes, how each trial ended, and provenance."""
         base, about = self.variants[0].run, origins(self.trials)
-        budget = f"{_budget(base)}, {counted(self.options.seeds, 'seed')}{_origin(about)}."
+        budget = f"{_budget(base)}, {pluralize(self.options.seeds, 'seed')}{_origin(about)}."
         return {
             **self.supplement.about,
             "rows": rank_rows([self._row(variant) for variant in self.variants]),
@@ -194,7 +194,7 @@ def _origin(about: Mapping[str, Sequence[str]]) -> str:
 def _refuse_locked(path: Path) -> None:
     """Another process that trains there would make ours fail, and then share the device."""
     if path.exists():
-        with files.locked(path):
+        with files.lock_folder(path):
             pass
 
 

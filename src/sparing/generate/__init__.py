@@ -1,1 +1,1 @@
-"""Letting a trained model write: sampling, decoding, text."""
+"""Text generation: sampling, decoding, streaming text."""

@@ -1,4 +1,4 @@
-"""Reading prompts and writing tokens after them. Axes: B batch, T segment, V vocabulary."""
+"""Prefill of prompts and step-by-step decoding. Axes: B batch, T segment, V vocabulary."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +17,14 @@ from sparing.models.api import LanguageModel, Output, State, joined
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationConfig:
-    """How much to write, and how."""
+    """How much text to generate, and how."""
 
     length: int = 256
-    """Tokens to write after each prompt."""
+    """Tokens to generate after each prompt."""
     chunk: int = 1024
-    """Tokens of a prompt read at a time."""
+    """Tokens of a prompt read per forward pass."""
     stop: tuple[str, ...] = ()
-    """Texts that end a completion; they are not part of it. Heeded by `text`, not by tokens."""
+    """Strings that end a completion and are not part of it. Used by `generate.text` only."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     def __post_init__(self) -> None:
@@ -37,21 +37,21 @@ class GenerationConfig:
 
 
 class Group(NamedTuple):
-    """Prompts decoded side by side."""
+    """Prompts that are decoded in one batch."""
 
     rows: list[int]
-    """Their places among all prompts."""
+    """Their indices among all prompts."""
     logits_BV: Tensor
-    """Of the next token."""
+    """Logits of the next token."""
     state: State
 
 
 def prefill(
     model: LanguageModel, tokens_BT: Tensor, state: State, chunk: int
 ) -> tuple[Tensor, State]:
-    """Read at least one token per lane, `chunk` at a time; logits of the next, and the state."""
-    for piece_BT in torch.split(tokens_BT, chunk, dim=1):
-        out: Output = model(piece_BT, state)
+    """Read at least one token per lane, `chunk` at a time; return the next logits and the state."""
+    for chunk_BT in torch.split(tokens_BT, chunk, dim=1):
+        out: Output = model(chunk_BT, state)
         state = out.state
     return model.head.logits(out.hidden_BTD[:, -1]), state
 
@@ -66,25 +66,26 @@ def stream_tokens(
 ) -> Iterator[np.ndarray]:
     """Yield the next id of every prompt, `config.length` times.
 
-    Each prompt gets what it would get alone: it is read after `start` and draws from its own seed.
+    The result for a prompt does not depend on the others: each starts from the token `start` and
+    has its own seed.
     """
     seeds = range(config.sampling.seed, config.sampling.seed + len(prompts))
-    draws = [np.random.default_rng(seed) for seed in seeds]
-    with _writing(model, hardware):
-        groups = _grouped(_read_prompts(model, prompts, start, config.chunk))
+    generators = [np.random.default_rng(seed) for seed in seeds]
+    with _eval_mode(model, hardware):
+        groups = _merge_groups(_read_prompts(model, prompts, start, config.chunk))
     for _ in range(config.length - 1):
-        ids_B = _draw(groups, config.sampling, draws)
+        ids_B = _sample_groups(groups, config.sampling, generators)
         yield ids_B
-        with _writing(model, hardware):
+        with _eval_mode(model, hardware):
             groups = [_step(model, group, ids_B) for group in groups]
-    yield _draw(groups, config.sampling, draws)
+    yield _sample_groups(groups, config.sampling, generators)
 
 
-def _draw(
-    groups: Sequence[Group], config: SamplingConfig, draws: Sequence[np.random.Generator]
+def _sample_groups(
+    groups: Sequence[Group], config: SamplingConfig, generators: Sequence[np.random.Generator]
 ) -> np.ndarray:
-    uniform_B = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)
-    ids_B = np.empty(len(draws), dtype=np.int64)
+    uniform_B = torch.tensor([each.random() for each in generators], dtype=torch.float64)
+    ids_B = np.empty(len(generators), dtype=np.int64)
     for group in groups:
         uniform = uniform_B[group.rows].to(group.logits_BV.device)
         ids_B[group.rows] = sample(group.logits_BV, config, uniform).cpu().numpy()
@@ -92,7 +93,7 @@ def _draw(
 
 
 def _step(model: LanguageModel, group: Group, ids_B: np.ndarray) -> Group:
-    """Read the token just written, which costs the same however many came before."""
+    """Read the tokens just generated; the cost does not depend on how many came before."""
     tokens_B1 = torch.from_numpy(ids_B[group.rows]).to(model.device)[:, None]
     return Group(group.rows, *prefill(model, tokens_B1, group.state, chunk=1))
 
@@ -100,7 +101,7 @@ def _step(model: LanguageModel, group: Group, ids_B: np.ndarray) -> Group:
 def _read_prompts(
     model: LanguageModel, prompts: Sequence[np.ndarray], start: int, chunk: int
 ) -> list[Group]:
-    """Read prompts of one length together, so that no lane is ever padded."""
+    """Read prompts of equal length together, so that no lane is padded."""
     by_length: dict[int, list[int]] = {}
     for row, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(row)
@@ -114,28 +115,27 @@ def _read_prompts(
     return groups
 
 
-def _grouped(groups: Sequence[Group]) -> list[Group]:
-    """Join groups whose states have one shape: memories of different lengths cannot be stacked."""
-    alike: dict[tuple[tuple[str, torch.Size], ...], list[Group]] = {}
+def _merge_groups(groups: Sequence[Group]) -> list[Group]:
+    """Merge groups with states of the same shape; other memories cannot be stacked."""
+    by_shape: dict[tuple[tuple[str, torch.Size], ...], list[Group]] = {}
     for group in groups:
         shape = tuple((name, tensor.shape[1:]) for name, tensor in group.state.items())
-        alike.setdefault(shape, []).append(group)
+        by_shape.setdefault(shape, []).append(group)
     return [
         Group(
             [row for group in same for row in group.rows],
             torch.cat([group.logits_BV for group in same]),
             joined([group.state for group in same]),
         )
-        for same in alike.values()
+        for same in by_shape.values()
     ]
 
 
 @contextmanager
-def _writing(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
-    """No dropout, no gradients, the hardware's precision.
+def _eval_mode(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
+    """Switch off dropout and gradients and use the hardware's precision.
 
-    Entered for every step, not around them all: what the reader of a stream does between two
-    tokens is not ours to change.
+    Entered for every step, so that nothing changes for the caller between two tokens.
     """
     training = model.training
     if training:

@@ -1,4 +1,4 @@
-"""Raw text in, raw text out: whole characters only, and nothing after a stop string."""
+"""Text in, text out: only complete characters, and nothing after a stop string."""
 
 import codecs
 import time
@@ -18,21 +18,21 @@ Finish = Literal["length", "stop"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What a model wrote after a prompt."""
+    """The text generated after a prompt."""
 
     prompt: bytes
     text: str
     tokens: int
-    """Tokens written, those of the stop string included."""
+    """Tokens generated, including those of the stop string."""
     elapsed_s: float
     finish: Finish
 
 
 class Transcript:
-    """Text that grows by bytes, released as far as it is certain.
+    """Decodes bytes to text and releases the text that is final.
 
-    Held back are an unfinished character and an end that may be the beginning of a stop string.
-    The text released does not depend on how its bytes were cut into pieces.
+    Incomplete characters and a possible beginning of a stop string at the end are held back. The
+    text released does not depend on how its bytes were cut into pieces.
     """
 
     def __init__(self, prompt: bytes, stop: Sequence[str], *, opening: str = "") -> None:
@@ -40,25 +40,25 @@ class Transcript:
         self._stop = tuple(stop)
         self._held = opening
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # A character begun by the prompt is finished by the first bytes written after it.
+        # The first bytes generated may complete a character that the prompt has begun.
         self._decoder.decode(prompt)
 
     def push(self, piece: bytes, *, final: bool = False) -> str:
-        """Add bytes and return the text that became certain; `final` releases what is held."""
+        """Add bytes and return the text that is now final; `final` also releases what was held."""
         self._held += self._decoder.decode(piece, final)
         ends = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if ends:
-            # The first to be complete wins; of several that end there, the longest.
+            # The first to be complete counts; of several that end at the same place, the longest.
             self.stopped = True
             return self._release(min(ends)[1])
-        return self._release(len(self._held) - (0 if final else self._uncertain()))
+        return self._release(len(self._held) - (0 if final else self._held_back()))
 
     def _release(self, count: int) -> str:
         released, self._held = self._held[:count], self._held[count:]
         return released
 
-    def _uncertain(self) -> int:
-        """Characters at the end that a stop string may begin with."""
+    def _held_back(self) -> int:
+        """Number of characters at the end that may be the beginning of a stop string."""
         longest = max((len(stop) - 1 for stop in self._stop), default=0)
         for count in range(min(longest, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-count:]) for stop in self._stop):
@@ -67,7 +67,7 @@ class Transcript:
 
 
 class Draft:
-    """A completion in the making."""
+    """A completion that is being generated."""
 
     def __init__(self, prompt: bytes, transcript: Transcript) -> None:
         self.transcript = transcript
@@ -83,7 +83,7 @@ class Draft:
         self._ended_at = time.perf_counter()
 
     def completion(self) -> Completion:
-        """The text so far, as it will stay."""
+        """Finish the text and return it."""
         if not self.transcript.stopped:
             self._pieces.append(self.transcript.push(b"", final=True))
         return Completion(
@@ -102,9 +102,9 @@ def stream_text(
     config: GenerationConfig,
     hardware: Hardware,
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` piece by piece, as soon as each is certain."""
+    """Yield the continuation of `prompt` piece by piece, as soon as each piece is final."""
     ids = vocab.encode(prompt)
-    transcript = Transcript(prompt, config.stop, opening=_opening(vocab, prompt, ids))
+    transcript = Transcript(prompt, config.stop, opening=_missing_space(vocab, prompt, ids))
     for step in stream_tokens(model, [ids], config, start=vocab.start, hardware=hardware):
         if piece := transcript.push(vocab.token_bytes(int(step[0]))):
             yield piece
@@ -121,10 +121,10 @@ def complete(
     config: GenerationConfig,
     hardware: Hardware,
 ) -> list[Completion]:
-    """Continue every prompt as it would be alone (prompt i draws with seed + i)."""
+    """Continue every prompt independently of the others (prompt i uses seed + i)."""
     ids = [vocab.encode(prompt) for prompt in prompts]
     drafts = [
-        Draft(prompt, Transcript(prompt, config.stop, opening=_opening(vocab, prompt, own)))
+        Draft(prompt, Transcript(prompt, config.stop, opening=_missing_space(vocab, prompt, own)))
         for prompt, own in zip(prompts, ids, strict=True)
     ]
     for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
@@ -135,7 +135,7 @@ def complete(
     return [draft.completion() for draft in drafts]
 
 
-def _opening(vocab: Vocab, prompt: bytes, ids: np.ndarray) -> str:
-    """The space that belongs to the prompt's last token, where the prompt left it out."""
-    owed = len(ids) > 0 and vocab.token_bytes(int(ids[-1])).endswith(b" ")
-    return " " if owed and not prompt[-1:].isspace() else ""
+def _missing_space(vocab: Vocab, prompt: bytes, ids: np.ndarray) -> str:
+    """Return the space that ends the prompt's last token if the prompt itself lacks it."""
+    ends_in_space = len(ids) > 0 and vocab.token_bytes(int(ids[-1])).endswith(b" ")
+    return " " if ends_in_space and not prompt[-1:].isspace() else ""

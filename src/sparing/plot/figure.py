@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
-from sparing.files import writing
+from sparing.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +113,7 @@ def save_figure(figure: "Figure", path: Path, *, svg: bool = False) -> list[Path
         paths.append(path.with_suffix(".svg"))
     for each in paths:
         kind = each.suffix.lower().removeprefix(".")
-        with writing(each) as scratch:
+        with atomic_write(each) as scratch:
             # Without the date, the same run gives the same file.
             figure.savefig(scratch, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return paths

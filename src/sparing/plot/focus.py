@@ -14,8 +14,8 @@ from torch import Tensor
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.context import buckets
-from sparing.evaluate.window import measuring, on_device
+from sparing.evaluate.context import context_buckets
+from sparing.evaluate.window import eval_mode, to_device
 from sparing.models.api import LanguageModel, Output, State, size_bytes
 from sparing.plot.figure import GREY, add_footer, drawable_text, label_axes, line_style, new_figure
 
@@ -57,7 +57,7 @@ def record_attention(
         raise UserError(f"need at least one token to draw, not {min(queries, len(ids))}")
     queries = min(queries, len(ids))
     found: dict[int, list[Array]] = {}
-    with measuring(model, hardware):
+    with eval_mode(model, hardware):
         state, context = _fill_memory(model, ids, len(ids) - queries)
         watched = ids[context : context + queries]
         for part_BT in _split(model, watched, QUERIES):
@@ -81,7 +81,7 @@ def weights_by_distance(weights_TS: Array) -> Array:
 
 def distance_buckets(reach: int) -> list[tuple[int, int]]:
     """Ranges that cover the distances 0 to `reach` - 1, two for each doubling."""
-    return [(0, 0), *(buckets(reach - 1) if reach > 1 else [])]
+    return [(0, 0), *(context_buckets(reach - 1) if reach > 1 else [])]
 
 
 def max_weights(weights_TN: Array) -> Array:
@@ -176,7 +176,7 @@ def _fill_memory(model: LanguageModel, ids: npt.NDArray[Any], limit: int) -> tup
 
 def _split(model: LanguageModel, ids: npt.NDArray[Any], length: int) -> Iterator[Tensor]:
     for begin in range(0, len(ids), length):
-        yield on_device(ids[None, begin : begin + length].astype(np.int64), model.device)
+        yield to_device(ids[None, begin : begin + length].astype(np.int64), model.device)
 
 
 def _after(model: LanguageModel, tokens_BT: Tensor, state: State) -> State:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
-from sparing.files import writing
+from sparing.files import atomic_write
 from sparing.models.stack.config import BRANCHES
 from sparing.plot.figure import (
     COLOURS,
@@ -111,7 +111,7 @@ def save_animation(journal: RunJournal, path: Path) -> Path:
     chosen = thin_out(read_frames(journal), FRAMES)
     pictures = [_picture(draw_pi(frame, journal.name, journal.origin)) for frame in chosen]
     stay_ms = [FRAME_MS] * (len(pictures) - 1) + [LAST_MS]
-    with writing(path) as scratch:
+    with atomic_write(path) as scratch:
         pictures[0].save(
             scratch,
             format="GIF",

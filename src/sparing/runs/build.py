@@ -8,7 +8,7 @@ from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.data.tokens import Split, Tokens
 from sparing.device import Hardware, seed_everything
 from sparing.errors import UserError
-from sparing.launch import launch
+from sparing.launch import current_launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, State
 from sparing.runs.config import RunConfig
@@ -59,20 +59,20 @@ def build_training(run: RunConfig, text: Split, hardware: Hardware, world: World
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(text, stream_config(run, filled=model.steady), world, Cursor()),
+        stream=_stream(text, stream_config(run, pad_last=model.steady), world, Cursor()),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),
         clip=run.optim.clip,
         bytes_per_token=text.size_bytes / len(text.ids),
         world=world,
-        launched=launch().id is not None,
+        launched=current_launch().id is not None,
     )
     training.state = training.fresh_state(len(world.lanes(run.train.batch)))
     return training
 
 
-def stream_config(run: RunConfig, *, filled: bool = False) -> StreamConfig:
+def stream_config(run: RunConfig, *, pad_last: bool = False) -> StreamConfig:
     """How a run's text is cut into lanes and segments."""
     t = run.train
     return StreamConfig(
@@ -84,7 +84,7 @@ def stream_config(run: RunConfig, *, filled: bool = False) -> StreamConfig:
         longest=t.longest,
         seed=t.seed,
         random_epoch_offset=t.random_epoch_offset,
-        filled=filled,
+        pad_last=pad_last,
     )
 
 

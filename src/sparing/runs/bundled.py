@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sparing.data.local import SPLITS
+from sparing.data.corpora import SPLITS
 from sparing.errors import UserError
 from sparing.runs.folder import RunFolder, is_run, open_run
 from sparing.train import checkpoint

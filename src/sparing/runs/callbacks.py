@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from sparing.data.tokens import Tokens, first_bytes
-from sparing.evaluate.loss import carried
+from sparing.data.tokens import Tokens, truncate_split
+from sparing.evaluate.loss import evaluate_streams
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder
@@ -52,10 +52,10 @@ def _judge(
 ) -> dict[str, Any]:
     split = whole = tokens.split("valid")
     if run.train.evaluate_bytes is not None:
-        split = first_bytes(whole, run.train.evaluate_bytes, tokens.vocab)
+        split = truncate_split(whole, run.train.evaluate_bytes, tokens.vocab)
     e = run.evaluate
     protocol = "bytes" if run.data.newlines else "no-newlines"
-    result = carried(
+    result = evaluate_streams(
         model,
         split,
         training.hardware,

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparing import config
 from sparing.data.tokens import DataConfig
-from sparing.errors import UserError, unknown
+from sparing.errors import UserError, unknown_name
 from sparing.models import FAMILIES
 from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
@@ -63,7 +63,7 @@ def from_json(data: Mapping[str, Any]) -> RunConfig:
     """Read a run's config, checking every name and type."""
     family = data.get("family")
     if family not in FAMILIES:
-        raise unknown("model family", str(family), FAMILIES)
+        raise unknown_name("model family", str(family), FAMILIES)
     model = data.get("model")
     if not isinstance(model, Mapping):
         raise UserError("setting model must be a group of settings")

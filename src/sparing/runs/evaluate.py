@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparing.data.tokens import Split, Tokens, first_bytes, without_newlines
+from sparing.data.tokens import Split, Tokens, drop_newlines, truncate_split
 from sparing.device import Hardware
-from sparing.evaluate.cache import CacheConfig, cached
-from sparing.evaluate.dynamic import DynamicConfig, dynamic
-from sparing.evaluate.loss import Evaluation, carried, windowed
+from sparing.evaluate.cache import CacheConfig, evaluate_with_cache
+from sparing.evaluate.dynamic import DynamicConfig, evaluate_dynamic
+from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
@@ -40,8 +40,8 @@ class Case:
     def _read(self, name: str, size: int | None) -> Split:
         split, vocab = self.tokens.split(name), self.tokens.vocab
         if size is not None:
-            split = first_bytes(split, size, vocab)
-        return without_newlines(split, vocab) if self.protocol == "no-newlines" else split
+            split = truncate_split(split, size, vocab)
+        return drop_newlines(split, vocab) if self.protocol == "no-newlines" else split
 
     def model(self) -> LanguageModel:
         """The trained model with the case's settings."""
@@ -98,10 +98,14 @@ class Reading:
         shared = {**common, "world": case.world}
         if self.window is not None:
             stride = self._stride(self.window)
-            return windowed(model, text, hardware, window=self.window, stride=stride, **shared)
+            return evaluate_windows(
+                model, text, hardware, window=self.window, stride=stride, **shared
+            )
         if self.cache is not None:
-            return cached(model, text, hardware, self.cache, segment=e.segment, **common)
-        return carried(model, text, hardware, segment=e.segment, **shared)
+            return evaluate_with_cache(
+                model, text, hardware, self.cache, segment=e.segment, **common
+            )
+        return evaluate_streams(model, text, hardware, segment=e.segment, **shared)
 
     def label(self, case: Case) -> str:
         """The label in results.json; it names only what differs from the default."""
@@ -131,7 +135,7 @@ def evaluate_case(
     found = {reading.label(case): report}
     if how is None:
         return found, report
-    moved = dynamic(
+    moved = evaluate_dynamic(
         model,
         case.text(),
         case.hardware,

@@ -85,7 +85,7 @@ class RunFolder:
 
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add entries to results.json; safe for several processes at once."""
-        with files.locked(self.path, name=".results.lock", wait_s=math.inf):
+        with files.lock_folder(self.path, name=".results.lock", wait_s=math.inf):
             self.write("results", {**self.results(), **results})
 
 
@@ -130,7 +130,7 @@ def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
     # Imported runs were trained elsewhere, and have no data.json.
     if not (folder.path / "data.json").exists():
         return
-    stored, found = folder.read("data").get("text_sha256"), tokens.texts()
+    stored, found = folder.read("data").get("text_sha256"), tokens.text_sha256()
     if not isinstance(stored, dict):
         raise UserError(f"{folder.path / 'data.json'} is damaged: it has no text_sha256")
     for split, text in found.items():

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparing.data.vocab import Symbols
+from sparing.data.vocab import SymbolVocab
 from sparing.errors import UserError
-from sparing.files import locked
+from sparing.files import lock_folder
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
@@ -94,10 +94,10 @@ def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -
     _check_fit(file, run, weights)
     progress = Progress(step=_steps(stored))
     cursor = asdict(progress) | {"cursor": list(progress.cursor), "loss_scale": [1.0, 0]}
-    with locked(out):
+    with lock_folder(out):
         saved = Checkpoint({"model": weights}, cursor)
         checkpoint.save(RunFolder(out).checkpoints, "best", saved, run.identity())
-        return create(out, run, Symbols(alphabet.ours), {**provenance, "imported": file.name})
+        return create(out, run, SymbolVocab(alphabet.ours), {**provenance, "imported": file.name})
 
 
 def read_tensors(file: Path) -> Mapping[str, Any]:

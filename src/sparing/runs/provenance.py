@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing.device import Hardware
-from sparing.launch import launch
+from sparing.launch import current_launch
 
 
 def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
         "precision": hardware.precision,
         "command": ["sparing", *sys.argv[1:]],
         "seed": seed,
-        "processes": launch().size,
-        "launch": launch().id,
+        "processes": current_launch().size,
+        "launch": current_launch().id,
         "started_at": now(),
     }
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device
-from sparing.data.fetch import home
+from sparing.data.splits import cache_dir
 from sparing.data.tokens import Tokens, prepare
 from sparing.device import Hardware, ram_bytes
 from sparing.errors import UserError
-from sparing.files import claimed, locked
-from sparing.launch import launch
+from sparing.files import claim_folder, lock_folder
+from sparing.launch import current_launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, build_stream, build_training, stream_config
@@ -29,7 +29,7 @@ from sparing.train.distributed.world import World
 from sparing.train.loop import fit, spent
 from sparing.train.progress import Clock
 from sparing.train.state import Callbacks, Training
-from sparing.units import human_bytes
+from sparing.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +65,8 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
     with (
-        hardware.limited_to_free_ram(),
-        init_world(launch(), hardware.device, _joining(run, options)) as world,
+        hardware.limit_to_free_ram(),
+        init_world(current_launch(), hardware.device, _joining(run, options)) as world,
     ):
         # From here on rank 0 may change the folder that all have looked at.
         world.check_equal("settings, texts or options", _facts(run, tokens, hardware, options))
@@ -77,7 +77,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 def refuse_unfit(run: RunConfig) -> None:
     """What several processes, a batch in pieces or this machine cannot train, before any work."""
-    if launch().size > 1 and FAMILIES[run.family].model.alone:
+    if current_launch().size > 1 and FAMILIES[run.family].model.alone:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
     model = build_model(run, "meta")
     _refuse_beyond_memory(model)
@@ -93,9 +93,9 @@ def _refuse_beyond_memory(model: LanguageModel) -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
     size = sum(parameter.nbytes for parameter in model.parameters())
     if size > ram_bytes():
-        held = human_bytes(ram_bytes())
+        held = format_bytes(ram_bytes())
         raise UserError(
-            f"{count:,} parameters take {human_bytes(size)}, and this machine has {held}; "
+            f"{count:,} parameters take {format_bytes(size)}, and this machine has {held}; "
             "choose smaller sizes"
         )
 
@@ -109,15 +109,15 @@ def rehearse(run: RunConfig, tokens: Tokens) -> None:
 
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
     # Of the processes of a machine the first prepares the text, and the others find it.
-    turn = home() / "downloads" / ".locks" / "tokens"
-    with locked(turn, wait_s=math.inf) if launch().size > 1 else nullcontext():
+    turn = cache_dir() / "downloads" / ".locks" / "tokens"
+    with lock_folder(turn, wait_s=math.inf) if current_launch().size > 1 else nullcontext():
         if not options.resume:
             return prepare(run.data, options.source, progress=options.progress)
         return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
 
 
 def _joining(run: RunConfig, options: TrainOptions) -> WorldConfig:
-    size, batch = launch().size, run.train.batch
+    size, batch = current_launch().size, run.train.batch
     if batch % size:
         raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
     return WorldConfig(
@@ -131,7 +131,7 @@ def _facts(
     """What must be the same for all processes, or each would do something else."""
     return {
         "run": to_json(run),
-        "texts": tokens.texts(),
+        "texts": tokens.text_sha256(),
         "precision": hardware.precision,
         "resume": options.resume,
         "checkpoint": options.checkpoint,
@@ -146,7 +146,7 @@ def _within(
     leading = training.world.rank == 0
     # What is left of an earlier start of this launch may take a moment to die.
     wait_s = options.timeout_s if options.restarted else 0.0
-    with claimed(path, wait_s=wait_s) if leading else nullcontext():
+    with claim_folder(path, wait_s=wait_s) if leading else nullcontext():
         if leading and is_run(path) and not options.resume:
             raise UserError(f"{path} was made a run by another process just now")
         folder = _start(run, path, training, tokens, options)
@@ -179,7 +179,7 @@ def _start(
         _refuse_stepless(training, run)
     if world.rank == 0:
         record = provenance(training.hardware, run.train.seed)
-        create(path, run, tokens.vocab, record, texts=tokens.texts())
+        create(path, run, tokens.vocab, record, texts=tokens.text_sha256())
     return folder
 
 

@@ -106,7 +106,7 @@ def board(
         about=provenance(hardware, run.train.seed),
     )
     # The trials run in other processes, which may need all of the device's memory.
-    hardware.forget()
+    hardware.empty_cache()
     signal, record = experiment.run()
     if not signal:
         draw_board(record, out)
@@ -153,7 +153,7 @@ def draw_board(record: Mapping[str, Any], out: Path) -> None:
 
 
 def _refuse_unfit(run: RunConfig, options: TrainOptions) -> None:
-    """Check that this is a stack, and that its text exists, before minutes of measuring."""
+    """Check that this is a stack, and that its text exists, before minutes of eval_mode."""
     refuse_unless_stack(run)
     prepare(run.data, options.source, progress=options.progress)
 

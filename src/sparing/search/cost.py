@@ -17,7 +17,7 @@ import torch
 from sparing import __version__, config, files
 from sparing.bench.timing import Task, interleaved, spread
 from sparing.bench.train import Stepper
-from sparing.data.fetch import home
+from sparing.data.splits import cache_dir
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models import FAMILIES
@@ -86,7 +86,7 @@ def measured(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]
     """The table of times; from the shelf where this machine has measured this shape before."""
     about = _about(run, letters, hardware)
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
-    path = home() / "costs" / f"{digest}.json"
+    path = cache_dir() / "costs" / f"{digest}.json"
     if path.exists():
         stored = files.read_object(path)
         if stored.get("about") == about:

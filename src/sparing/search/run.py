@@ -37,7 +37,7 @@ NAME = "search.log"
 def write_log(folder: RunFolder) -> None:
     """Write `search.log` from the run's config and journal."""
     text = "\n".join(lines(folder)) + "\n"
-    with files.writing(folder.path / NAME) as scratch:
+    with files.atomic_write(folder.path / NAME) as scratch:
         scratch.write_text(text, encoding="utf-8")
 
 

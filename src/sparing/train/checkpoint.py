@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sparing.errors import UserError
-from sparing.files import read_object, sync, write_json
+from sparing.files import fsync, read_object, write_json
 
 FORMAT = 1
 MANIFEST, CURSOR = "manifest.json", "cursor.json"
@@ -130,7 +130,7 @@ def drop(folder: Path, name: str) -> None:
         shutil.rmtree(trash, ignore_errors=True)
         if (folder / stem).is_dir():
             (folder / stem).rename(trash)
-    sync(folder)
+    fsync(folder)
     shutil.rmtree(trash, ignore_errors=True)
 
 
@@ -160,7 +160,7 @@ def _share(source: Path, target: Path) -> None:
     except OSError:
         # Not every file system lets a file have two names.
         shutil.copy2(source, target)
-        sync(target)
+        fsync(target)
 
 
 def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
@@ -175,7 +175,7 @@ def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
             raise _of_the_system(problem, path) from None
         # safetensors lets nobody else read what it writes, whatever the user's umask says.
         shutil.copymode(incoming / CURSOR, path)
-        sync(path)
+        fsync(path)
     return {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
 
 
@@ -219,7 +219,7 @@ def _swap_in(folder: Path, name: str, incoming: Path) -> None:
     if current.is_dir():
         current.rename(retired)
     incoming.rename(current)
-    sync(folder)
+    fsync(folder)
 
 
 def _rotate(folder: Path, name: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing.errors import UserError
-from sparing.files import sync, writing
+from sparing.files import atomic_write, fsync
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ from run to run even when every number of the training is the same."""
@@ -31,7 +31,7 @@ class Journal:
     def sync(self) -> None:
         """Push all entries to the disk: a checkpoint must not outlive the lines before it."""
         if self.path.exists():
-            sync(self.path)
+            fsync(self.path)
 
     def size_bytes(self) -> int:
         """How long the file is: what a checkpoint remembers of it."""
@@ -100,7 +100,7 @@ def measured(entry: Mapping[str, Any]) -> list[Any]:
 def rewind(path: Path, size_bytes: int) -> None:
     """Drop what was noted after a checkpoint was written, so that it is written once."""
     content = path.read_bytes() if path.exists() else b""
-    with writing(path) as scratch:
+    with atomic_write(path) as scratch:
         scratch.write_bytes(content[:size_bytes])
 
 

@@ -9,7 +9,7 @@ from sparing import units
 from sparing.data.stream import Segment, prefetch
 from sparing.device import is_out_of_memory
 from sparing.errors import UserError
-from sparing.evaluate.window import on_device
+from sparing.evaluate.window import to_device
 from sparing.host_copy import AsyncHostCopy
 from sparing.models.api import State, joined, lanes
 from sparing.train.capture import capture, capture_optimizer, capture_weights
@@ -91,7 +91,7 @@ def reset_lanes(run: Training, config: TrainConfig) -> State:
         return run.state
     own = run.world.lanes(config.batch)
     return run.model.reset_lanes(
-        run.state, on_device(chosen[own.start : own.stop], run.hardware.device)
+        run.state, to_device(chosen[own.start : own.stop], run.hardware.device)
     )
 
 
@@ -136,7 +136,7 @@ def backward_within_memory(
                 raise UserError(f"{what} or lower train.segment") from None
         run.pieces = run.progress.pieces = smaller[0]
         run.optimizer.zero_grad()
-        run.hardware.forget()
+        run.hardware.empty_cache()
         what = f"memory is too small; the batch goes in {run.pieces} pieces (train.micro_batches)"
         report(callbacks, run.progress.step, what)
 
@@ -198,7 +198,7 @@ def watch(run: Training, callbacks: Callbacks, share: float) -> None:
     mean = p.pending_nats / max(1, p.pending_tokens)
     bits = units.bits_per_byte(mean, 1) / run.bytes_per_token
     speed = p.tokens * run.bytes_per_token / max(p.elapsed_s, 1e-9)
-    words = f"step {p.step}  loss {mean:.3f}  {bits:.3f} bits/byte  {units.human_bytes(speed)}/s"
+    words = f"step {p.step}  loss {mean:.3f}  {bits:.3f} bits/byte  {units.format_bytes(speed)}/s"
     callbacks.bar.update(share, words)
 
 

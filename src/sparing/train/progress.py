@@ -7,12 +7,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sparing.launch import age_s
+from sparing.launch import seconds_since_start
 
 
 def process_age_s() -> float:
     """Seconds since this process was started; 0 where the system does not tell."""
-    return age_s(os.getpid()) or 0.0
+    return seconds_since_start(os.getpid()) or 0.0
 
 
 class Clock:

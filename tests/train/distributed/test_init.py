@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore, Store
 
-from sparing.errors import LostError
+from sparing.errors import LostProcessError
 from sparing.launch import Launch
 from sparing.train.distributed import init as rendezvous
 from sparing.train.distributed.init import meeting_place
@@ -44,11 +44,11 @@ def test_an_address_of_an_earlier_start_is_not_taken() -> None:
 
 def test_a_process_that_asked_and_died_is_not_taken_for_a_living_one(shared: Store) -> None:
     shared.set("sparing/asks/1", "the dead")
-    with pytest.raises(LostError, match=r"rank 0 of 2 did not find the others in 0\.1 s"):
+    with pytest.raises(LostProcessError, match=r"rank 0 of 2 did not find the others in 0\.1 s"):
         meeting_place(Launch(0, 2), 0.1)
 
 
 def test_an_answer_to_somebody_else_is_not_heard(shared: Store) -> None:
     shared.set("sparing/told/the dead", "an old place")
-    with pytest.raises(LostError, match="rank 1 of 2 did not find the others"):
+    with pytest.raises(LostProcessError, match="rank 1 of 2 did not find the others"):
         meeting_place(Launch(1, 2), 0.1)

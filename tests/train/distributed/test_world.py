@@ -23,8 +23,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
-from sparing.errors import LostError, UserError
-from sparing.evaluate.loss import carried, windowed
+from sparing.errors import LostProcessError, UserError
+from sparing.evaluate.loss import evaluate_streams, evaluate_windows
 from sparing.host_copy import AsyncHostCopy
 from sparing.launch import Launch
 from sparing.models import FAMILIES
@@ -317,7 +317,9 @@ def judged_first(launch: Launch) -> tuple[float, float]:
     found = []
     for _ in range(2):
         with run.world.full_params(run.loss):
-            found.append(carried(run.model, text(), CPU, batch=3, world=run.world).loss_nats)
+            found.append(
+                evaluate_streams(run.model, text(), CPU, batch=3, world=run.world).loss_nats
+            )
         for segment in itertools.islice(run.stream.segments(), 2):
             backward(run, segment, 1)
             run.optimizer.step()
@@ -407,7 +409,7 @@ def deserted(launch: Launch, reduction: str) -> str:
                 loss(inputs, inputs, model.initial_state(1))[0].backward()
             # Past the end of rank 0's patience.
             time.sleep(2)
-    except LostError as problem:
+    except LostProcessError as problem:
         return str(problem)
     return "went on"
 
@@ -425,8 +427,8 @@ def test_gradients_that_were_lost_on_the_way_are_no_sum(reduction: str) -> None:
 def scored(launch: Launch) -> list[tuple[float, str]]:
     """Five streams, one, and windows."""
     model, world = model_of(Plan()), world_of(launch)
-    found = [carried(model, text(), CPU, batch=n, segment=16, world=world) for n in (5, 1)]
-    found.append(windowed(model, text(), CPU, window=20, stride=9, world=world))
+    found = [evaluate_streams(model, text(), CPU, batch=n, segment=16, world=world) for n in (5, 1)]
+    found.append(evaluate_windows(model, text(), CPU, window=20, stride=9, world=world))
     return [(each.loss_nats, each.how) for each in found]
 
 
@@ -448,7 +450,7 @@ def frozen(launch: Launch) -> str:
                 os.kill(os.getpid(), signal.SIGSTOP)
             world.sync_step(AsyncHostCopy(torch.zeros(())), torch.zeros(()))
             world.sync_step(AsyncHostCopy(torch.zeros(())), torch.zeros(()))
-    except LostError as problem:
+    except LostProcessError as problem:
         return str(problem)
     return "went on"
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from inspect import cleandoc
 
-from sparing.errors import unknown
+from sparing.errors import unknown_name
 from sparing.runs.config import RunConfig
 from sparing.runs.recipes import adaptive_span, awd_lstm, mlstm, par, sha_rnn, stack, transformer_xl
 
@@ -19,7 +19,7 @@ RECIPES: Mapping[str, Recipe] = {
 def recipe(name: str) -> RunConfig:
     """The config of a recipe."""
     if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
+        raise unknown_name("recipe", name, RECIPES)
     return RECIPES[name]()
 
 

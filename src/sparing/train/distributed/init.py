@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from sparing.errors import LostError
+from sparing.errors import LostProcessError
 from sparing.launch import Launch
 from sparing.train.distributed.ddp import DDPWorld, WorldConfig
 from sparing.train.distributed.world import World
@@ -39,7 +39,9 @@ def _wait(ready: Callable[[], bool], launch: Launch, timeout_s: float) -> None:
     give_up_at = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > give_up_at:
-            raise LostError(f"{launch.describe()} did not find the others in {timeout_s:g} s")
+            raise LostProcessError(
+                f"{launch.describe()} did not find the others in {timeout_s:g} s"
+            )
         time.sleep(PAUSE_S)
 
 
@@ -109,7 +111,7 @@ def _noticing_loss(launch: Launch) -> Iterator[None]:
         if not (isinstance(problem, dist.DistError) or any(word in words for word in known)):
             raise
         reason = "no answer in time" if "imed out" in words or "imeout" in words else "it is gone"
-        raise LostError(
+        raise LostProcessError(
             f"{launch.describe()} lost another process ({reason}); the run goes on from its last "
             "checkpoint with --resume, or by itself under torchrun --max-restarts"
         ) from problem

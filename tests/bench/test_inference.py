@@ -1,14 +1,25 @@
+"""Benchmarks of evaluation and generation."""
+
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from tests.bench.small import CPU, small_run
 
-from sparing.bench import generate as bench
-from sparing.bench.generate import GenerateOptions, Writer, bench_generate
+from sparing.bench import inference as bench
+from sparing.bench.inference import (
+    MOST_SEGMENTS,
+    EvaluateOptions,
+    GenerateOptions,
+    Writer,
+    bench_evaluate,
+    bench_generate,
+)
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, Output, State
 from sparing.runs.build import build_model
+from sparing.runs.recipes import recipe
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +33,7 @@ def measured(**options: Any) -> dict[str, Any]:
     return bench_generate(build_model(run), run, CPU, settings)
 
 
-def test_the_report_is_complete() -> None:
+def test_the_report_of_generation_is_complete() -> None:
     figures = measured(batch=2)
     assert [place["position"] for place in figures["positions"]] == [48, 60, 200]
     for place in figures["positions"]:
@@ -35,12 +46,12 @@ def test_the_report_is_complete() -> None:
     assert (figures["length"], figures["rounds"], figures["batch"]) == (3, 2, 2)
 
 
-def test_the_state_stays_as_large_as_when_memory_was_first_full() -> None:
+def test_the_state_does_not_grow_once_memory_is_full() -> None:
     sizes = {place["state_bytes"] for place in measured()["positions"]}
     assert sizes == {4 * 8 * (2 * 2 + 20)}
 
 
-def test_a_writer_reads_what_it_writes_and_leaves_its_copies_alone() -> None:
+def test_writing_does_not_change_a_copy_of_the_writer() -> None:
     run = small_run()
     writer = Writer(build_model(run).eval(), run.model.vocab_size, 1, CPU)
     list(writer.fill())
@@ -52,7 +63,7 @@ def test_a_writer_reads_what_it_writes_and_leaves_its_copies_alone() -> None:
     assert not torch.equal(writer.state["blocks.0.hidden"], before["blocks.0.hidden"])
 
 
-def test_skipping_stops_at_the_very_position() -> None:
+def test_skip_to_stops_at_the_given_position() -> None:
     run = small_run()
     writer = Writer(build_model(run).eval(), run.model.vocab_size, 1, CPU)
     assert len(list(writer.skip_to(37))) == 2
@@ -65,7 +76,7 @@ def test_a_position_before_memory_is_full_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["length", "rounds", "batch"])
-def test_nothing_to_measure_is_refused(name: str) -> None:
+def test_sizes_below_one_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be at least 1, not 0"):
         measured(**{name: 0})
 
@@ -81,10 +92,38 @@ class Hoarder(LanguageModel):
         return Output(torch.zeros(*tokens_BT.shape, 8), {"all": kept}, torch.zeros(()))
 
 
-def test_a_state_without_bound_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "FULL_WITHIN", 100)
+def test_an_unbounded_state_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MOST_TOKENS", 100)
     run, hoarder = small_run(), Hoarder()
     hoarder.head = build_model(run).head
     options = GenerateOptions(positions=())
     with pytest.raises(UserError, match="state still grows after 112 tokens"):
         bench_generate(hoarder, run, CPU, options)
+
+
+def test_cached_and_projected_evaluation_are_timed_with_a_full_memory() -> None:
+    run = recipe("enwik8_transformer_xl")
+    run = replace(run, model=replace(run.model, dim=16, depth=1, heads=2, head_dim=4, ff_dim=16))
+    options = EvaluateOptions(memory=20, segment=3, rounds=2)
+    figures = bench_evaluate(run, CPU, options)
+    assert figures["cached_state_bytes"] == 20 * 2 * 8 * 4
+    assert figures["reprojected_state_bytes"] == 20 * 16 * 4
+    assert figures["ratio"] > 0
+
+
+def test_other_families_and_bad_sizes_are_refused() -> None:
+    with pytest.raises(UserError, match="no memory to project"):
+        bench_evaluate(recipe("enwik8_sha_rnn"), CPU, EvaluateOptions())
+    with pytest.raises(UserError, match="segment must be at least 1"):
+        EvaluateOptions(segment=0)
+    EvaluateOptions(memory=4 * MOST_SEGMENTS - 1, segment=4)
+    with pytest.raises(UserError, match="not full after"):
+        EvaluateOptions(memory=4 * MOST_SEGMENTS, segment=4)
+
+
+@pytest.mark.soak
+def test_cached_evaluation_costs_at_most_a_third_at_memory_2048() -> None:
+    run = recipe("enwik8_transformer_xl")
+    run = replace(run, model=replace(run.model, depth=2))
+    figures = bench_evaluate(run, CPU, EvaluateOptions(rounds=9))
+    assert figures["ratio_of_least"] <= 1 / 3

@@ -1,7 +1,6 @@
-""""""
+"""Downloads: resumed, verified, given up."""
 
 import hashlib
-import lzma
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,12 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.data.conftest import PARTS, TEXT, zip_of
 
-from sparing.data import fetch
-from sparing.data.fetch import download, home
-from sparing.data.local import SPLITS
-from sparing.data.splits import fingerprint, read_splits
+from sparing.data import download as module
+from sparing.data.download import download
 from sparing.errors import UserError
 
 CONTENT = bytes(range(256)) * 40
@@ -65,7 +61,7 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setattr(fetch, "PAUSE_S", 0.0)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
     with Host() as host:
         thread = threading.Thread(target=host.serve_forever, args=(0.01,))
         thread.start()
@@ -74,72 +70,72 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         thread.join()
 
 
-def test_a_file_arrives_whole_and_alone(host: Host, tmp_path: Path) -> None:
+def test_a_download_leaves_only_the_complete_file(host: Host, tmp_path: Path) -> None:
     path = download(host.url, tmp_path / "new" / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_dropped_connection_is_taken_up_where_it_broke(host: Host, tmp_path: Path) -> None:
+def test_an_interrupted_download_resumes(host: Host, tmp_path: Path) -> None:
     host.most = 4000
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
     assert host.asked == [None, "bytes=4000-", "bytes=8000-"]
 
 
-def test_a_later_run_goes_on_with_the_part(host: Host, tmp_path: Path) -> None:
+def test_a_partial_file_of_an_earlier_run_is_resumed(host: Host, tmp_path: Path) -> None:
     (tmp_path / "text.zip.part").write_bytes(CONTENT[:5000])
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
     assert host.asked == ["bytes=5000-"]
 
 
-def test_a_complete_part_needs_no_more_bytes(host: Host, tmp_path: Path) -> None:
+def test_a_complete_partial_file_is_not_downloaded_again(host: Host, tmp_path: Path) -> None:
     (tmp_path / "text.zip.part").write_bytes(CONTENT)
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_part_longer_than_the_file_is_thrown_away(host: Host, tmp_path: Path) -> None:
+def test_a_partial_file_longer_than_the_file_is_discarded(host: Host, tmp_path: Path) -> None:
     (tmp_path / "text.zip.part").write_bytes(CONTENT + b"x")
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_server_without_ranges_sends_all_again(host: Host, tmp_path: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_file_again(host: Host, tmp_path: Path) -> None:
     host.ranged = False
     (tmp_path / "text.zip.part").write_bytes(b"something else")
     path = download(host.url, tmp_path / "text.zip", checksum=CHECKSUM, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_hopeless_server_is_given_up(host: Host, tmp_path: Path) -> None:
+def test_a_server_that_never_completes_is_given_up(host: Host, tmp_path: Path) -> None:
     host.ranged, host.most = False, 100
-    with pytest.raises(UserError, match=r"cannot download http://.*run it again"):
+    with pytest.raises(UserError, match=r"cannot download http://.*run the command again"):
         download(host.url, tmp_path / "text.zip", progress=False)
     assert not (tmp_path / "text.zip").exists()
-    assert len(host.asked) == fetch.ATTEMPTS + 1
+    assert len(host.asked) == module.ATTEMPTS + 1
 
 
-def test_a_wrong_checksum_names_both_and_leaves_nothing(host: Host, tmp_path: Path) -> None:
+def test_a_wrong_checksum_names_both_and_deletes_the_file(host: Host, tmp_path: Path) -> None:
     wrong = "sha256:" + "0" * 64
     with pytest.raises(UserError, match=f"expected {wrong}, found {CHECKSUM}"):
         download(host.url, tmp_path / "text.zip", checksum=wrong, progress=False)
     assert list(tmp_path.glob("text*")) == []
 
 
-def test_a_refusal_says_what_the_server_answered(host: Host, tmp_path: Path) -> None:
+def test_an_http_error_is_reported(host: Host, tmp_path: Path) -> None:
     host.status = 403
     with pytest.raises(UserError, match="answers 403 Forbidden"):
         download(host.url, tmp_path / "text.zip", progress=False)
 
 
-def test_a_server_that_is_not_there(
+def test_an_unreachable_server_is_reported(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = host.url
     host.server_close()
-    monkeypatch.setattr(fetch, "ATTEMPTS", 2)
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
     with pytest.raises(UserError, match="cannot download"):
         download(url, tmp_path / "text.zip", progress=False)
 
@@ -152,67 +148,3 @@ def test_progress_is_shown_on_a_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     download(host.url, tmp_path / "text.zip", progress=True)
     assert ("text.zip" in capsys.readouterr().err) == terminal
-
-
-def test_the_cache_has_a_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
-    assert home() == tmp_path
-    monkeypatch.delenv("SPARING_HOME")
-    assert home() == Path.home() / ".cache" / "sparing"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [TEXT, lzma.compress(TEXT), zip_of({"digits": TEXT, "readme": b"x"})],
-    ids=["plain", "xz", "zip"],
-)
-@pytest.mark.usefixtures("digits")
-def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "copy").write_bytes(data)
-    splits = read_splits("digits", tmp_path / "copy")
-    assert splits == {"train": TEXT[:80], "valid": TEXT[80:90], "test": TEXT[90:]}
-
-
-@pytest.mark.parametrize("pattern", ["wiki-v1/wiki.{}.tokens", "{}.txt"])
-@pytest.mark.usefixtures("wiki")
-def test_member_files_become_splits(tmp_path: Path, pattern: str) -> None:
-    archive = zip_of({pattern.format(split): text for split, text in PARTS.items()})
-    (tmp_path / "copy").write_bytes(archive)
-    assert read_splits("wiki", tmp_path / "copy") == PARTS
-    folder = tmp_path / "unpacked"
-    folder.mkdir()
-    for split, text in PARTS.items():
-        (folder / Path(pattern.format(split)).name).write_bytes(text)
-    assert read_splits("wiki", folder) == PARTS
-
-
-@pytest.mark.usefixtures("digits", "wiki")
-def test_wrong_copies_are_refused_and_left_alone(tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    copy.write_bytes(TEXT[::-1])
-    with pytest.raises(UserError, match=r"wrong checksum .* expected sha256:.* found sha256:"):
-        read_splits("digits", copy)
-    copy.write_bytes(TEXT[:-1])
-    with pytest.raises(UserError, match="holds 99 bytes, but digits has 100"):
-        read_splits("digits", copy)
-    copy.write_bytes(zip_of({"wiki.valid.tokens": PARTS["valid"]}))
-    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens or train\.txt"):
-        read_splits("wiki", copy)
-    with pytest.raises(UserError, match="is missing"):
-        read_splits("digits", tmp_path / "nowhere")
-    assert copy.exists()
-
-
-def test_part_of_text8_has_a_name_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "text8_first_1000").write_bytes(b"a prefix  " * 100)
-    with pytest.raises(UserError, match=r"1,000 bytes, but text8 has .*the name text8-prefix"):
-        read_splits("text8", tmp_path / "text8_first_1000")
-    splits = read_splits("text8-prefix", tmp_path)
-    assert [len(splits[split]) for split in SPLITS] == [900, 50, 50]
-    with pytest.raises(UserError, match="no public home"):
-        fingerprint("text8-prefix")
-
-
-def test_half_of_wikitext_103_is_refused(shared_data: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no wiki\.train\.tokens"):
-        read_splits("wikitext-103", shared_data / "wikitext-103-valid-test.tar.xz")
