@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sparing import device
-from sparing.bench.timing import interleaved, spread
+from sparing.bench.timing import quartiles, time_in_turns
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, Output, State, size_bytes
@@ -80,9 +80,9 @@ def bench_evaluate(run: RunConfig, hardware: Hardware, options: EvaluateOptions)
         raise UserError(f"family {run.family} has no memory to project; try transformer_xl")
     readers = {kind: _reader(run, hardware, options, kind) for kind in ("kv", "hidden")}
     tasks = {kind: lambda reader=reader: reader.read(hardware) for kind, reader in readers.items()}
-    interleaved(tasks, 1, hardware)
-    durations = interleaved(tasks, options.rounds, hardware)
-    cached, projected = (spread(durations[kind]) for kind in ("kv", "hidden"))
+    time_in_turns(tasks, 1, hardware)
+    durations = time_in_turns(tasks, options.rounds, hardware)
+    cached, projected = (quartiles(durations[kind]) for kind in ("kv", "hidden"))
     return {
         "memory": options.memory,
         "segment": options.segment,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparing.bench.report import bytes_per_s
-from sparing.bench.timing import interleaved, spread, timed
+from sparing.bench.timing import quartiles, time_calls, time_in_turns
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig, prefill
@@ -63,7 +63,7 @@ class Writer:
         """Read `count` random tokens at once; the seconds it took."""
         batch, vocab_size = self.logits_BV.shape
         tokens_BT = torch.randint(vocab_size, (batch, count), device=self.hardware.device)
-        return timed(partial(self._read, tokens_BT), self.hardware)
+        return time_calls(partial(self._read, tokens_BT), self.hardware)
 
     def fill(self) -> Iterator[float]:
         """Read until the state stops growing; the seconds of every chunk."""
@@ -107,7 +107,7 @@ def bench_generate(
     reader = Writer(model.eval(), run.model.vocab_size, options.batch, hardware)
     chunks_s, places = _visit(reader, options.positions)
     found = _write(places, hardware, options)
-    read_per_s = options.batch * CHUNK / spread(chunks_s).median
+    read_per_s = options.batch * CHUNK / quartiles(chunks_s).median
     first, last = (found[at]["token_ms"]["median"] for at in (0, -1))
     written_per_s = options.batch * 1000 / last
     return {
@@ -142,10 +142,10 @@ def _write(
     for place in places:
         place.write(1)
     tasks = {str(at): partial(place.write, options.length) for at, place in enumerate(places)}
-    blocks_s = interleaved(tasks, options.rounds, hardware).values()
+    blocks_s = time_in_turns(tasks, options.rounds, hardware).values()
     for about, place, durations_s in zip(found, places, blocks_s, strict=True):
         token_ms = [1000 * duration_s / options.length for duration_s in durations_s]
-        about["token_ms"] = spread(token_ms).to_json()
+        about["token_ms"] = quartiles(token_ms).to_json()
         about["state_bytes"] = size_bytes(place.state)
         about["held_bytes"] = place.held_bytes
     return found

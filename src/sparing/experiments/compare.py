@@ -17,7 +17,7 @@ from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_another
-from sparing.runs.train import TrainOptions, rehearse
+from sparing.runs.train import TrainOptions, check_run
 from sparing.units import counted
 
 
@@ -186,7 +186,7 @@ def _checked(standing: Sequence[Variant], options: TrainOptions) -> dict[str, in
     for one in standing:
         try:
             device.pick(options.device, one.run.train.precision)
-            rehearse(one.run, tokens)
+            check_run(one.run, tokens)
             model = build_model(for_vocab(one.run, tokens.vocab.size), "meta")
         except UserError as problem:
             raise UserError(f"{one.name}: {problem}") from None

@@ -148,7 +148,7 @@ def number(value: Any) -> float:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    entries = journal.checked(path)
+    entries = journal.read_checked(path)
     if not entries:
         raise UserError(
             f"{path} {'is empty' if path.exists() else 'is missing'}; train the run first"

@@ -23,7 +23,7 @@ from sparing.runs.recipes import recipe
 from sparing.train import checkpoint
 from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.state import Progress
+from sparing.train.state import Counters
 
 STEPS = 1000
 """Updates in one of the original's iterations."""
@@ -92,8 +92,8 @@ def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -
     run = _run(config, alphabet)
     weights = _renumbered(_renamed(file, theirs, config), alphabet)
     _check_fit(file, run, weights)
-    progress = Progress(step=_steps(stored))
-    cursor = asdict(progress) | {"cursor": list(progress.cursor), "loss_scale": [1.0, 0]}
+    counters = Counters(step=_steps(stored))
+    cursor = asdict(counters) | {"cursor": list(counters.cursor), "loss_scale": [1.0, 0]}
     with locked(out):
         saved = Checkpoint({"model": weights}, cursor)
         checkpoint.save(RunFolder(out).checkpoints, "best", saved, run.identity())

@@ -68,7 +68,7 @@ class Figures:
 
 def read_figures(folder: RunFolder) -> Figures:
     """The figures of a run; a UserError where a file of it is damaged."""
-    run, entries, results = folder.config(), journal.checked(folder.metrics), _results(folder)
+    run, entries, results = folder.config(), journal.read_checked(folder.metrics), _results(folder)
     notes = [results.get("training") or {}, *entries]
     size, speed = _bytes_per_token(run, entries), _tokens_per_s(entries)
     tokens, (valid, test) = _last(notes, "tokens"), read_scores(folder)
@@ -94,7 +94,7 @@ def read_scores(folder: RunFolder) -> tuple[Score | None, Score | None]:
 
     Figures of weights that a longer training has replaced since do not count.
     """
-    entries, reached = journal.checked(folder.metrics), _reached(folder)
+    entries, reached = journal.read_checked(folder.metrics), _reached(folder)
     results = {
         label: entry
         for label, entry in _results(folder).items()
@@ -105,9 +105,9 @@ def read_scores(folder: RunFolder) -> tuple[Score | None, Score | None]:
 
 def _reached(folder: RunFolder) -> dict[str, int]:
     """The steps of a run's checkpoints; without any, as in a published one, what is known of it."""
-    if names := checkpoint.present(folder.checkpoints):
+    if names := checkpoint.list_names(folder.checkpoints):
         return {name: folder.step(name) for name in names}
-    best = journal.best(journal.checked(folder.metrics))
+    best = journal.best(journal.read_checked(folder.metrics))
     return {} if best is None else {"best": best["step"]}
 
 
