@@ -20,7 +20,7 @@ from sparing.experiments.variants import variants
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
-from sparing.train.state import Progress
+from sparing.train.state import Counters
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "sparing"
@@ -234,6 +234,6 @@ def test_the_formats_name_every_field() -> None:
         how="",
         elapsed_s=0.0,
     )
-    wanted = {field.name for field in fields(Progress)} | {"loss_scale"}
+    wanted = {field.name for field in fields(Counters)} | {"loss_scale"}
     wanted |= report.to_json().keys() | provenance(device.pick("cpu"), 0).keys()
     assert wanted <= set(code(ROOT / "docs" / "formats.md"))

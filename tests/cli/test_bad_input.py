@@ -232,7 +232,7 @@ def test_a_missing_checkpoint_does_not_start_anew(run: Path, sparing: Sparing) -
 def test_a_second_pass_needs_a_budget(run: Path, sparing: Sparing) -> None:
     before = (run / "config.json").read_bytes()
     said = sparing("train", "--resume", "--out", run, "--set", "optim.lr=1e-3", "--quiet")
-    refused(said, "budget is spent")
+    refused(said, "budget is used up")
     assert (run / "config.json").read_bytes() == before
 
 

@@ -48,7 +48,7 @@ def test_figures_without_weights_are_not_begun_anew(
     journal, results = ((killed_run / n).read_text() for n in ("metrics.jsonl", "results.json"))
     shutil.rmtree(killed_run / "checkpoints")
     assert resume(killed_run) == 2
-    assert "has figures but no checkpoint" in capsys.readouterr().err
+    assert "has results but no checkpoint" in capsys.readouterr().err
     assert (killed_run / "metrics.jsonl").read_text() == journal
     assert (killed_run / "results.json").read_text() == results
 
@@ -60,6 +60,6 @@ def test_a_finished_run_stays_as_it_is(
     results, config = ((killed_run / f"{n}.json").read_text() for n in ("results", "config"))
     assert resume(killed_run) == 0
     assert resume(killed_run, "--set", "train.steps=5") == 2
-    assert "budget is spent, 8 steps" in capsys.readouterr().err
+    assert "budget is used up: 8 steps" in capsys.readouterr().err
     assert (killed_run / "results.json").read_text() == results
     assert (killed_run / "config.json").read_text() == config

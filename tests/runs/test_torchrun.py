@@ -132,7 +132,7 @@ def kill_ranks(tmp_path: Path, *, kills: int, processes: int, steps: int, seed: 
         if not wait_for(lambda goal=goal: steps_done(out) >= goal, launcher):  # type: ignore[misc]
             break
         time.sleep(moments.uniform(0, 0.1))
-        # The journal may be ahead of the processes that are being started anew.
+        # The journal may be ahead of the processes that are being restarted.
         if not wait_for(lambda: len(workers(launcher)) == processes, launcher):
             break
         os.kill(moments.choice(workers(launcher)), signal.SIGKILL)
@@ -146,7 +146,7 @@ def kill_ranks(tmp_path: Path, *, kills: int, processes: int, steps: int, seed: 
     assert struck == kills
     same_figures(out, wanted)
     assert len(events(out)) == kills
-    assert all("started anew by torchrun" in what for what in events(out))
+    assert all("restarted by torchrun" in what for what in events(out))
 
 
 def test_a_killed_rank_leaves_no_trace_in_the_figures(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) 
     same_figures(out, alone(tmp_path, corpus, step + 5))
 
 
-# The disk is full until the processes are started anew.
+# The disk is full until the processes are restarted.
 LIMITED = """
 import os, resource, signal, sys
 from sparing.cli.main import main
@@ -200,7 +200,7 @@ def test_lanes_that_cannot_be_dealt_are_refused_in_one_line(tmp_path: Path) -> N
     corpus, out = a_corpus(tmp_path), tmp_path / "run"
     program = ["-m", "sparing", *words(out, corpus, 20, "--set", "train.batch=7")]
     assert torchrun(tmp_path, on_one_machine(2), program).wait(timeout=60) == 1
-    problem = "train.batch 7 lanes cannot be dealt to 2 processes alike"
+    problem = "train.batch 7 must be a multiple of the 2 processes"
     lines = [line for line in said(tmp_path).splitlines() if problem in line]
     # Whoever is slower may be stopped by torchrun before it could say so, too.
     assert 1 <= len(lines) <= 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.train.optim.muon import Muon, orthogonal
+from sparing.train.optim.muon import Muon, orthogonalise
 
 
 def plain_orthogonal(matrix: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def test_every_block_of_an_update_is_nearly_orthogonal() -> None:
 def test_wide_and_tall_matrices_keep_their_shape_and_direction(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     matrices_NRC = torch.randn(shape)
-    result_NRC = orthogonal(matrices_NRC)
+    result_NRC = orthogonalise(matrices_NRC)
     assert result_NRC.shape == shape
     u, _, vh = torch.linalg.svd(matrices_NRC, full_matrices=False)
     values = torch.linalg.diagonal(u.mT @ result_NRC @ vh.mT)
