@@ -1,4 +1,4 @@
-"""A run's way back in."""
+"""Resuming a run that was killed."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from sparing.train.checkpoint import Checkpoint
 
 @pytest.mark.parametrize("moment", ["train.fit", "resume.journal.rewind"])
 @pytest.mark.parametrize("more", [(), ("--set", "optim.lr=1e-4")])
-def test_what_previous_was_chosen_over_does_not_come_back_after_a_kill(
+def test_a_checkpoint_not_chosen_does_not_come_back_after_a_kill(
     moment: str, more: tuple[str, ...], killed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -26,7 +26,7 @@ def test_what_previous_was_chosen_over_does_not_come_back_after_a_kill(
     assert resume(killed_run) == 0
 
 
-def test_losses_of_another_text_are_not_what_the_best_is_measured_by(killed_run: Path) -> None:
+def test_losses_of_another_text_are_not_compared_with_the_best(killed_run: Path) -> None:
     assert resume(killed_run) == 0
     folder = RunFolder(killed_run)
     first = folder.read("results")["best_valid"]
@@ -41,7 +41,7 @@ def test_losses_of_another_text_are_not_what_the_best_is_measured_by(killed_run:
     assert best["step"] == folder.step("best") == 9
 
 
-def test_figures_without_weights_are_not_begun_anew(
+def test_a_run_with_results_but_no_weights_does_not_start_again(
     killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(killed_run) == 0
@@ -53,7 +53,7 @@ def test_figures_without_weights_are_not_begun_anew(
     assert (killed_run / "results.json").read_text() == results
 
 
-def test_a_finished_run_stays_as_it_is(
+def test_resuming_a_finished_run_changes_nothing(
     killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(killed_run) == 0

@@ -56,9 +56,8 @@ def fit(
             if validation_due(counters, segment, config):
                 validate(training, callbacks)
             # Weights without a finite loss must not replace good ones.
-            if counters.step % config.checkpoint_every == 0 and check_gradients(
-                training, callbacks
-            ):
+            checkpoint_due = counters.step % config.checkpoint_every == 0
+            if checkpoint_due and check_gradients(training, callbacks):
                 save(training, callbacks)
         counters.elapsed_s = clock.elapsed_s()
         finish(training, config, callbacks, interrupted=stop.requested)
