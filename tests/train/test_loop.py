@@ -45,15 +45,15 @@ def test_it_learns_a_text_that_repeats(tmp_path: Path) -> None:
     assert losses[-1] < 0.3
 
 
-@pytest.mark.parametrize("restart", [0.0, 0.3])
+@pytest.mark.parametrize("state_reset", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("start", "stop_at"),
     [(sha_training, 1), (sha_training, 7), (sha_training, 13), (stack_training, 7)],
 )
 def test_stopped_and_resumed_the_numbers_are_bit_equal(
-    start: Callable[[float], Training], stop_at: int, restart: float, tmp_path: Path
+    start: Callable[[float], Training], stop_at: int, state_reset: float, tmp_path: Path
 ) -> None:
-    config = budget(steps=20, log_every=3, state_reset=restart)
+    config = budget(steps=20, log_every=3, state_reset=state_reset)
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir(), two.mkdir()
     torch.manual_seed(5)
@@ -61,7 +61,7 @@ def test_stopped_and_resumed_the_numbers_are_bit_equal(
     shelf = Shelf()
     torch.manual_seed(5)
     first = start(0.3)
-    # By a signal: with fewer steps to go, foretelling would weigh less.
+    # By a signal, as multi-token prediction depends on the number of steps.
     assert (
         fit(first, config, PLAIN, interrupt_at(first, callbacks(two, shelf), stop_at))
         == signal.SIGINT
@@ -75,20 +75,20 @@ def test_stopped_and_resumed_the_numbers_are_bit_equal(
     assert entries(two, "train") == entries(one, "train")
 
 
-class Telling(SHARNN):
-    """Says which lanes it was asked to restart."""
+class LanesToReset(SHARNN):
+    """Returns the lanes to reset as its state."""
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         return {"lanes": lanes_B}
 
 
 def chosen(step: int = 0, world: World | None = None, **settings: Any) -> list[bool]:
-    training = toy_training(Telling(MODEL))
+    training = toy_training(LanesToReset(MODEL))
     training.counters.step, training.world = step, world or World()
     config = budget(**settings)
-    told = reset_lanes(training, config)
+    state = reset_lanes(training, config)
     lanes: list[bool] = (
-        told["lanes"].tolist() if told is not training.state else [False] * config.batch
+        state["lanes"].tolist() if state is not training.state else [False] * config.batch
     )
     return lanes
 
@@ -98,7 +98,7 @@ def test_which_lanes_are_reset_depends_on_seed_and_step_alone() -> None:
     assert chosen(7, batch=64, state_reset=0.5) == first
     assert chosen(8, batch=64, state_reset=0.5) != first
     assert chosen(7, batch=64, state_reset=0.5, seed=5) != first
-    training = toy_training(Telling(MODEL))
+    training = toy_training(LanesToReset(MODEL))
     before = torch.get_rng_state()
     reset_lanes(training, budget(state_reset=0.5))
     assert torch.equal(torch.get_rng_state(), before)
@@ -109,17 +109,17 @@ def test_without_a_reset_lane_the_state_is_the_same_object() -> None:
     assert reset_lanes(training, budget(state_reset=1e-9)) is training.state
 
 
-@pytest.mark.parametrize("restart", [0.01, 0.3])
-def test_as_many_lanes_are_reset_as_configured(restart: float) -> None:
-    found = [sum(chosen(step, batch=2000, state_reset=restart)) for step in range(10)]
-    assert sum(found) / 20_000 == pytest.approx(restart, abs=4 * (restart / 20_000) ** 0.5)
+@pytest.mark.parametrize("state_reset", [0.01, 0.3])
+def test_as_many_lanes_are_reset_as_configured(state_reset: float) -> None:
+    found = [sum(chosen(step, batch=2000, state_reset=state_reset)) for step in range(10)]
+    assert sum(found) / 20_000 == pytest.approx(state_reset, abs=4 * (state_reset / 20_000) ** 0.5)
     assert len(set(found)) > 1
 
 
-@pytest.mark.parametrize("restart", [-0.1, 1.0, math.inf, math.nan])
-def test_a_state_reset_that_is_no_probability_is_refused(restart: float) -> None:
+@pytest.mark.parametrize("state_reset", [-0.1, 1.0, math.inf, math.nan])
+def test_a_state_reset_that_is_no_probability_is_refused(state_reset: float) -> None:
     with pytest.raises(ValueError, match=r"train\.state_reset must be at least 0 and below 1, not"):
-        budget(state_reset=restart)
+        budget(state_reset=state_reset)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -178,11 +178,11 @@ def test_lanes_are_reset_before_their_segment_is_read(tmp_path: Path) -> None:
 
 def test_losses_of_different_texts_are_not_compared(tmp_path: Path) -> None:
     shelf, best = Shelf(), []
-    told = iter([(1.0, 800), (2.0, 800), (3.0, 900), (2.5, 900), (2.7, 900)])
+    results = iter([(1.0, 800), (2.0, 800), (3.0, 900), (2.5, 900), (2.7, 900)])
 
     def validate(_: Any) -> dict[str, Any]:
         best.append(shelf.kept["best"].cursor["step"] if "best" in shelf.kept else 0)
-        nats, size = next(told)
+        nats, size = next(results)
         return {"nats_per_token": nats, "bits_per_byte": nats, "bytes": size, "tokens": 1} | {
             "elapsed_s": 0.0
         }
@@ -213,8 +213,8 @@ def test_validation_losses_of_an_averaging_optimizer_are_saved(tmp_path: Path) -
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_with_a_checkpoint(number: int, tmp_path: Path) -> None:
     shelf, training = Shelf(), toy_training()
-    place = interrupt_at(training, callbacks(tmp_path, shelf), 4, number)
-    assert fit(training, budget(steps=50), PLAIN, place) == number
+    hooks = interrupt_at(training, callbacks(tmp_path, shelf), 4, number)
+    assert fit(training, budget(steps=50), PLAIN, hooks) == number
     assert shelf.kept["last"].cursor["step"] == 4
     assert not entries(tmp_path, "valid")
 

@@ -20,9 +20,9 @@ class Terminal(StringIO):
 def test_the_share_is_that_after_the_step(tmp_path: Path) -> None:
     # The share before the step would leave the first step, with compilation, out of the pace.
     shown: list[float] = []
-    place = callbacks(tmp_path, Shelf())
-    place.bar.update = lambda share, text: shown.append(share)  # type: ignore[method-assign]
-    fit(toy_training(), budget(steps=4), ScheduleConfig(), place)
+    hooks = callbacks(tmp_path, Shelf())
+    hooks.bar.update = lambda share, text: shown.append(share)  # type: ignore[method-assign]
+    fit(toy_training(), budget(steps=4), ScheduleConfig(), hooks)
     assert shown == [0.25, 0.5, 0.75, 1.0]
 
 

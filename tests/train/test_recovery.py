@@ -82,12 +82,12 @@ def test_a_run_that_reaches_its_next_checkpoint_has_recovered(tmp_path: Path) ->
 
 def test_a_checkpoint_of_an_earlier_pass_is_not_rolled_back_to(tmp_path: Path) -> None:
     shelf, training = Shelf(), toy_training()
-    place = callbacks(tmp_path, shelf)
-    fit(training, budget(steps=4, checkpoint_every=2), PLAIN, place)
+    hooks = callbacks(tmp_path, shelf)
+    fit(training, budget(steps=4, checkpoint_every=2), PLAIN, hooks)
     shelf.save("previous", Checkpoint(shelf.kept["last"].tensors, {"step": 2, "pass_step": 0}))
     for pass_step, step in ((0, 2), (3, 4)):
         training.counters.pass_step, training.counters.no_progress = pass_step, True
-        roll_back(training, place, 4)
+        roll_back(training, hooks, 4)
         said = entries(tmp_path, "event")[-1]["what"]
         assert said == f"rolled back to the weights of step {step}"
 
@@ -146,11 +146,11 @@ def test_an_overflow_under_a_loss_scale_skips_the_step(tmp_path: Path) -> None:
     training = toy_training(steep(range(5, 7)))
     training.scale = LossScale(1024.0, 0, True)
     weights: list[Tensor] = []
-    place = callbacks(tmp_path, Shelf())
-    place.bar.update = lambda share, text: weights.append(  # type: ignore[method-assign]
+    hooks = callbacks(tmp_path, Shelf())
+    hooks.bar.update = lambda share, text: weights.append(  # type: ignore[method-assign]
         next(training.model.parameters()).detach().clone()
     )
-    fit(training, budget(steps=8), PLAIN, place)
+    fit(training, budget(steps=8), PLAIN, hooks)
     assert [step for step in range(1, 8) if torch.equal(weights[step], weights[step - 1])] == [4, 5]
     assert training.scale.value == 256
     assert training.counters.bad_steps == 0
@@ -160,7 +160,7 @@ def test_an_overflow_under_a_loss_scale_skips_the_step(tmp_path: Path) -> None:
 
 def test_a_bad_step_is_reported_before_validation_and_not_saved(tmp_path: Path) -> None:
     training, steps = toy_training(steep(range(4, 5))), []
-    place = replace(
+    hooks = replace(
         callbacks(tmp_path, Shelf()),
         save=lambda name, saved: steps.append(
             (name, saved.cursor["step"], saved.cursor["bad_steps"])
@@ -168,7 +168,7 @@ def test_a_bad_step_is_reported_before_validation_and_not_saved(tmp_path: Path) 
         update_checkpoint=lambda name, saved: None,
     )
     config = budget(steps=6, evaluate_every=4, checkpoint_every=1, log_every=100)
-    fit(training, config, PLAIN, place)
+    fit(training, config, PLAIN, hooks)
     order = [(entry["kind"], entry["step"]) for entry in entries(tmp_path)]
     assert order == [("event", 4), ("valid", 4), ("valid", 6)]
     assert [(name, step) for name, step, _ in steps] == [
@@ -201,14 +201,14 @@ def test_resumed_between_bad_gradients_it_is_bit_equal(stop: int, tmp_path: Path
 def test_no_checkpoint_is_written_while_the_loss_is_not_finite(tmp_path: Path) -> None:
     shelf = Shelf()
     training = toy_training(poisoned(range(5, 7)))
-    place = callbacks(tmp_path, shelf)
+    hooks = callbacks(tmp_path, shelf)
     steps: list[int] = []
-    place = replace(
-        place,
+    hooks = replace(
+        hooks,
         save=lambda name, saved: steps.append(saved.cursor["step"]),
         update_checkpoint=lambda name, saved: None,
     )
-    fit(training, budget(steps=8, checkpoint_every=1), PLAIN, place)
+    fit(training, budget(steps=8, checkpoint_every=1), PLAIN, hooks)
     assert 5 not in steps
     assert 6 not in steps
     assert {4, 7, 8} <= set(steps)
@@ -224,27 +224,27 @@ def test_a_run_with_nothing_but_nan_ends_with_an_error(tmp_path: Path) -> None:
 
 
 class Narrow(SHARNN):
-    """Has room for so many lanes at a time, and once for one more."""
+    """Has memory for `capacity` lanes at a time, and once for one more."""
 
-    room, spare = 1, 1
+    capacity, spare = 1, 1
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """As its parent."""
-        missing = max(0, tokens_BT.size(0) - self.room)
+        missing = max(0, tokens_BT.size(0) - self.capacity)
         if missing > self.spare:
-            raise torch.OutOfMemoryError("no room")
-        # So that a second piece can fail, when the first has its gradients.
+            raise torch.OutOfMemoryError("out of memory")
+        # So that a second micro-batch can fail when the first already has its gradients.
         self.spare -= missing
         return super().forward(tokens_BT, state)
 
 
 def test_a_batch_too_large_for_memory_is_split_and_learns_the_same(tmp_path: Path) -> None:
     last = []
-    for room in (99, 1):
+    for capacity in (99, 1):
         training = toy_training()
         training.model.__class__ = Narrow
-        training.model.room = room
-        folder = tmp_path / str(room)
+        training.model.capacity = capacity
+        folder = tmp_path / str(capacity)
         folder.mkdir()
         fit(
             training, replace(budget(steps=20), evaluate_every=0), PLAIN, callbacks(folder, Shelf())
@@ -277,7 +277,7 @@ def test_a_resumed_run_keeps_its_micro_batches_and_dropout(tmp_path: Path) -> No
 def test_memory_too_small_for_one_lane_is_an_error(tmp_path: Path) -> None:
     training = toy_training()
     training.model.__class__ = Narrow
-    training.model.room = 0
+    training.model.capacity = 0
     with pytest.raises(UserError, match="memory is too small"):
         fit(training, budget(steps=3), PLAIN, callbacks(tmp_path, Shelf()))
 

@@ -27,15 +27,15 @@ def lively_training() -> Training:
     return training
 
 
-@pytest.mark.parametrize("pieces", [2, 4])
+@pytest.mark.parametrize("micro_batches", [2, 4])
 @pytest.mark.parametrize("start", [toy_training, lively_training])
 def test_micro_batches_change_no_gradient_and_no_state(
-    start: Callable[[], Training], pieces: int
+    start: Callable[[], Training], micro_batches: int
 ) -> None:
     whole, cut = start(), start()
     for segment in (next(whole.stream.segments()), *[next(whole.stream.segments())] * 2):
         nats, norm, state = backward(whole, segment, 1)
-        cut_nats, cut_norm, cut_state = backward(cut, segment, pieces)
+        cut_nats, cut_norm, cut_state = backward(cut, segment, micro_batches)
         assert cut_nats == pytest.approx(nats, rel=1e-5)
         assert cut_norm.item() == pytest.approx(norm.item(), rel=1e-5)
         for name in state:
@@ -49,15 +49,17 @@ def test_micro_batches_change_no_gradient_and_no_state(
         cut.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize(("pieces", "sheets"), [(1, 1), (2, 3)])
-def test_a_memory_is_copied_only_with_several_micro_batches(pieces: int, sheets: int) -> None:
+@pytest.mark.parametrize(("micro_batches", "buffers"), [(1, 1), (2, 3)])
+def test_a_memory_is_copied_only_with_several_micro_batches(
+    micro_batches: int, buffers: int
+) -> None:
     config = StackConfig(vocab_size=7, pattern="a", dim=8, heads=1, head_dim=8, span_limit=200)
     training = toy_training(Stack(config))
     memories = []
     for segment in itertools.islice(training.stream.segments(), 3):
-        _, _, training.state = backward(training, segment, pieces)
+        _, _, training.state = backward(training, segment, micro_batches)
         memories.append(training.state["blocks.0.entries"])
-    assert len({memory.untyped_storage().data_ptr() for memory in memories}) == sheets
+    assert len({memory.untyped_storage().data_ptr() for memory in memories}) == buffers
 
 
 def after_two_updates(bad: range, *, zeroed: bool) -> list[Tensor]:

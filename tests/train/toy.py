@@ -137,18 +137,18 @@ def entries(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def interrupt_at(
-    training: Training, place: Callbacks, at: int, number: int = signal.SIGINT
+    training: Training, hooks: Callbacks, at: int, number: int = signal.SIGINT
 ) -> Callbacks:
-    """The same callbacks; a signal arrives after that step."""
-    original = place.bar.update
+    """The same callbacks, which send a signal after step `at`."""
+    original = hooks.bar.update
 
     def strike(share: float, text: str) -> None:
         original(share, text)
         if training.counters.step == at:
             os.kill(os.getpid(), number)
 
-    place.bar.update = strike  # type: ignore[method-assign]
-    return place
+    hooks.bar.update = strike  # type: ignore[method-assign]
+    return hooks
 
 
 class Steep(SHARNN):

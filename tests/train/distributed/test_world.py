@@ -150,8 +150,8 @@ def follow(launch: Launch, path: Path, plan: Plan) -> list[float]:
     config = budget(
         batch=BATCH, steps=plan.steps, micro_batches=plan.split, state_reset=plan.state_reset
     )
-    place = replace(callbacks(folder, Shelf()), save=save, update_checkpoint=update_checkpoint)
-    assert fit(training, config, PLAIN, place) == 0
+    hooks = replace(callbacks(folder, Shelf()), save=save, update_checkpoint=update_checkpoint)
+    assert fit(training, config, PLAIN, hooks) == 0
     entries = journal.read(folder / "metrics.jsonl")
     return [entry["nats_per_token"] for entry in entries if entry["kind"] == "train"]
 
@@ -375,16 +375,16 @@ def struck(launch: Launch, path: Path) -> tuple[int, int, list[int]]:
     training = plan_training(Plan(), world)
     folder = path / str(launch.rank)
     folder.mkdir()
-    place = callbacks(folder, shelf)
-    original = place.bar.update
+    hooks = callbacks(folder, shelf)
+    original = hooks.bar.update
 
     def strike(share: float, text: str) -> None:
         original(share, text)
         if training.counters.step == 4 and launch.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    place.bar.update = strike  # type: ignore[method-assign]
-    number = fit(training, budget(batch=BATCH, steps=50), PLAIN, place)
+    hooks.bar.update = strike  # type: ignore[method-assign]
+    number = fit(training, budget(batch=BATCH, steps=50), PLAIN, hooks)
     last = shelf.kept["last"]
     kept = [tensor for name, tensor in last.tensors["state"].items() if "state." in name]
     return number, int(last.cursor["step"]), [len(tensor) for tensor in kept]

@@ -26,9 +26,9 @@ def plain_muon(
     for gradient in gradients:
         momentum = 0.95 * momentum + gradient
         ahead = gradient + 0.95 * momentum
-        pieces = [plain_orthogonal(block) for block in ahead.chunk(blocks)]
-        scale = math.sqrt(max(1.0, pieces[0].size(0) / pieces[0].size(1)))
-        weights = weights * (1 - lr * decay) - lr * scale * torch.cat(pieces)
+        steps = [plain_orthogonal(block) for block in ahead.chunk(blocks)]
+        scale = math.sqrt(max(1.0, steps[0].size(0) / steps[0].size(1)))
+        weights = weights * (1 - lr * decay) - lr * scale * torch.cat(steps)
     return weights
 
 
