@@ -143,7 +143,7 @@ def test_a_budget_too_short_for_one_step_is_refused(
 def test_so_is_one_that_is_over_when_the_run_has_its_folder(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparing.runs.train.spent", lambda *_: 0.0)
+    monkeypatch.setattr("sparing.runs.train.budget_used", lambda *_: 0.0)
     words = ["--data", corpus, "--out", tmp_path / "out", *settings("train.minutes=1e-6")]
     refused(sparing("train", "quickstart", *words, "--quiet"), "no step was made")
     again = sparing("train", "--resume", "--out", tmp_path / "out", "--quiet")
