@@ -6,20 +6,24 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.train.toy import (
+    MODEL,
     stack_training,
     steep,
     toy_training,
 )
 from torch import Tensor
 
+from sparing.device import is_out_of_memory
+from sparing.models.api import Output, State
+from sparing.models.sha_rnn import SHARNN
 from sparing.models.stack.config import StackConfig
 from sparing.models.stack.model import Stack
 from sparing.train.state import LossScale, Training
-from sparing.train.step import backward, update
+from sparing.train.step import OutOfMemoryError, backward, train_step, update
 
 
 def lively_training() -> Training:
-    """A stack whose branches say something from the start."""
+    """A stack whose blocks change the stream from the start."""
     torch.manual_seed(5)
     training = stack_training()
     for parameter in training.model.parameters():
@@ -87,3 +91,36 @@ def test_gradients_do_not_depend_on_the_loss_scale() -> None:
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     for p, q in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_a_step_updates_the_weights_and_carries_the_state() -> None:
+    training = toy_training()
+    before, weights = training.state, [p.detach().clone() for p in training.model.parameters()]
+    result = train_step(training, next(training.stream.segments()), 2)
+    assert (result.updated, result.overflowed) == (True, False)
+    assert result.grad_norm.item() > 0
+    assert training.state is not before
+    assert not any(map(torch.equal, training.model.parameters(), weights))
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+
+
+@pytest.mark.parametrize(("scale", "overflowed"), [(1024.0, True), (0.5, False)])
+def test_only_a_scale_above_one_is_blamed_for_an_overflow(scale: float, overflowed: bool) -> None:
+    training = toy_training(steep(range(1, 2)))
+    training.scale = LossScale(scale, 0, True)
+    result = train_step(training, next(training.stream.segments()), 1)
+    assert (result.updated, result.overflowed) == (False, overflowed)
+    assert training.scale.value == scale / 2
+
+
+def test_out_of_memory_is_raised_before_anything_changes() -> None:
+    class Full(SHARNN):
+        def forward(self, tokens_BT: Tensor, state: State) -> Output:
+            raise torch.OutOfMemoryError("out of memory")
+
+    training = toy_training(Full(MODEL))
+    before = training.state
+    with pytest.raises(OutOfMemoryError) as caught:
+        train_step(training, next(training.stream.segments()), 1)
+    assert is_out_of_memory(caught.value)
+    assert training.state is before
