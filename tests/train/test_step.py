@@ -19,7 +19,7 @@ from sparing.models.sha_rnn import SHARNN
 from sparing.models.stack.config import StackConfig
 from sparing.models.stack.model import Stack
 from sparing.train.state import LossScale, Training
-from sparing.train.step import OutOfMemoryError, backward, train_step, update
+from sparing.train.step import OutOfMemoryError, compute_gradients, train_step, update_weights
 
 
 def lively_training() -> Training:
@@ -38,8 +38,8 @@ def test_micro_batches_change_no_gradient_and_no_state(
 ) -> None:
     whole, cut = start(), start()
     for segment in (next(whole.stream.segments()), *[next(whole.stream.segments())] * 2):
-        nats, norm, state = backward(whole, segment, 1)
-        cut_nats, cut_norm, cut_state = backward(cut, segment, micro_batches)
+        nats, norm, state = compute_gradients(whole, segment, 1)
+        cut_nats, cut_norm, cut_state = compute_gradients(cut, segment, micro_batches)
         assert cut_nats == pytest.approx(nats, rel=1e-5)
         assert cut_norm.item() == pytest.approx(norm.item(), rel=1e-5)
         for name in state:
@@ -61,7 +61,7 @@ def test_a_memory_is_copied_only_with_several_micro_batches(
     training = toy_training(Stack(config))
     memories = []
     for segment in itertools.islice(training.stream.segments(), 3):
-        _, _, training.state = backward(training, segment, micro_batches)
+        _, _, training.state = compute_gradients(training, segment, micro_batches)
         memories.append(training.state["blocks.0.entries"])
     assert len({memory.untyped_storage().data_ptr() for memory in memories}) == buffers
 
@@ -69,11 +69,11 @@ def test_a_memory_is_copied_only_with_several_micro_batches(
 def after_two_updates(bad: range, *, zeroed: bool) -> list[Tensor]:
     training = toy_training(steep(bad))
     for number, segment in enumerate(itertools.islice(training.stream.segments(), 2)):
-        nats, norm, _ = backward(training, segment, 1)
+        nats, norm, _ = compute_gradients(training, segment, 1)
         for parameter in training.model.parameters() if zeroed and number else ():
             if parameter.grad is not None:
                 parameter.grad.zero_()
-        assert update(training, nats, norm)
+        assert update_weights(training, nats, norm)
     return list(training.model.parameters())
 
 
@@ -87,7 +87,7 @@ def test_gradients_do_not_depend_on_the_loss_scale() -> None:
     plain, scaled = toy_training(), toy_training()
     scaled.scale = LossScale(1024.0, 0, True)
     segment = next(plain.stream.segments())
-    norms = [backward(training, segment, 1)[1].item() for training in (plain, scaled)]
+    norms = [compute_gradients(training, segment, 1)[1].item() for training in (plain, scaled)]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     for p, q in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)

@@ -26,7 +26,7 @@ from sparing.train import checkpoint, journal
 from sparing.train.distributed.init import init_world
 from sparing.train.distributed.world import World, WorldConfig
 from sparing.train.loop import budget_used, fit
-from sparing.train.recovery import report
+from sparing.train.recovery import report_event
 from sparing.train.state import Callbacks, Training
 from sparing.train.stopping import Clock
 from sparing.units import human_bytes
@@ -200,7 +200,7 @@ def _report_restart(callbacks: Callbacks, training: Training, options: TrainOpti
     if not options.restarted:
         return
     step, size = training.counters.step, training.world.size
-    report(callbacks, step, f"restarted by torchrun with {size} processes from step {step}")
+    report_event(callbacks, step, f"restarted by torchrun with {size} processes from step {step}")
 
 
 def _write_results(folder: RunFolder, summary: Mapping[str, Any]) -> None:

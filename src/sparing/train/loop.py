@@ -58,7 +58,7 @@ def fit(
             # Weights without a finite loss must not replace good ones.
             checkpoint_due = counters.step % config.checkpoint_every == 0
             if checkpoint_due and check_gradients(training, callbacks):
-                save(training, callbacks)
+                save_last(training, callbacks)
         counters.elapsed_s = clock.elapsed_s()
         finish(training, config, callbacks, interrupted=stop.requested)
     return stop.cause
@@ -70,7 +70,7 @@ def finish(
     """Save first, then validate: validation takes time and may fail."""
     step = training.counters.step
     if not check_gradients(training, callbacks) or step % config.checkpoint_every or step == 0:
-        save(training, callbacks)
+        save_last(training, callbacks)
     if not interrupted and validate(training, callbacks):
         sync_journal(training, callbacks)
         callbacks.update_checkpoint("last", capture_optimizer(training))
@@ -220,7 +220,7 @@ def is_best(counters: Counters, validated_on: list[object], nats_per_token: floa
     return False
 
 
-def save(training: Training, callbacks: Callbacks) -> None:
+def save_last(training: Training, callbacks: Callbacks) -> None:
     """Write the `last` checkpoint; a run that reaches it by good steps has recovered."""
     counters = training.counters
     if not (counters.no_progress or counters.bad_steps):

@@ -38,7 +38,7 @@ def step_within_memory(
         training.optimizer.zero_grad()
         training.hardware.forget()
         what = f"memory is too small; using {more[0]} micro-batches (train.micro_batches)"
-        report(callbacks, training.counters.step, what)
+        report_event(callbacks, training.counters.step, what)
 
 
 def micro_batches(training: Training, config: TrainConfig) -> int:
@@ -60,7 +60,7 @@ def check_gradients(training: Training, callbacks: Callbacks) -> bool:
             counters.bad_steps, counters.no_progress = 0, False
         else:
             counters.bad_steps += 1
-            report(callbacks, counters.step, "gradients are not finite; replaced by zeros")
+            report_event(callbacks, counters.step, "gradients are not finite; replaced by zeros")
     return counters.bad_steps == 0
 
 
@@ -73,10 +73,10 @@ def report_skipped(training: Training, callbacks: Callbacks, result: StepResult)
         return
     training.counters.bad_steps += 1
     what = "gradients are" if math.isfinite(result.loss_nats) else "loss is"
-    report(callbacks, step, f"{what} not finite{training.world.bad_ranks()}; step skipped")
+    report_event(callbacks, step, f"{what} not finite{training.world.bad_ranks()}; step skipped")
 
 
-def report(callbacks: Callbacks, step: int, what: str) -> None:
+def report_event(callbacks: Callbacks, step: int, what: str) -> None:
     """Write an event to the journal and above the progress bar."""
     callbacks.journal.note("event", step, what=what)
     callbacks.bar.print(f"step {step}: {what}")
@@ -102,4 +102,4 @@ def roll_back(training: Training, callbacks: Callbacks, batch: int) -> None:
     counters.bad_steps, counters.no_progress = 0, True
     counters.rollbacks += 1
     what = f"rolled back to the weights of step {checkpoint.cursor['step']}"
-    report(callbacks, counters.step, what)
+    report_event(callbacks, counters.step, what)

@@ -40,12 +40,12 @@ def train_step(training: Training, segment: Segment, micro_batches: int) -> Step
     backward pass does, so the next kernels are queued while the device is still busy.
     """
     try:
-        loss_nats, grad_norm, state = backward(training, segment, micro_batches)
+        loss_nats, grad_norm, state = compute_gradients(training, segment, micro_batches)
     except (RuntimeError, MemoryError) as problem:
         if not is_out_of_memory(problem):
             raise
         raise OutOfMemoryError(str(problem)) from None
-    updated = update(training, loss_nats, grad_norm)
+    updated = update_weights(training, loss_nats, grad_norm)
     if math.isfinite(loss_nats):
         training.state = state
     overflowed = not updated and math.isfinite(loss_nats) and not training.scale.exhausted
@@ -53,7 +53,7 @@ def train_step(training: Training, segment: Segment, micro_batches: int) -> Step
     return StepResult(loss_nats, grad_norm, updated, overflowed)
 
 
-def backward(
+def compute_gradients(
     training: Training, segment: Segment, micro_batches: int
 ) -> tuple[float, AsyncHostCopy, State]:
     """Compute clipped gradients of the mean loss; return summed loss, gradient norm and state."""
@@ -82,7 +82,7 @@ def backward(
     return total, grad_norm, states[0] if micro_batches == 1 else joined(states)
 
 
-def update(training: Training, loss_nats: float, grad_norm: AsyncHostCopy) -> bool:
+def update_weights(training: Training, loss_nats: float, grad_norm: AsyncHostCopy) -> bool:
     """Update the weights unless the loss or the scaled gradients are not finite.
 
     Returns whether the weights were updated. The gradients are dropped in either case.

@@ -40,7 +40,7 @@ from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
 from sparing.train.state import Training, initial_state
-from sparing.train.step import backward
+from sparing.train.step import compute_gradients
 from sparing.train.stopping import Clock, Stop
 
 SHARED = [name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].model.alone]
@@ -276,7 +276,9 @@ def messages(launch: Launch, settings: dict[str, Any], split: int) -> list[dict[
     found = []
     for segment in itertools.islice(training.stream.segments(), 3):
         with profile(activities=[ProfilerActivity.CPU]) as watched:
-            _, _, training.state = backward(training, segment, world.micro_batches(BATCH, split))
+            _, _, training.state = compute_gradients(
+                training, segment, world.micro_batches(BATCH, split)
+            )
             training.optimizer.step()
         training.optimizer.zero_grad()
         names = (event.name for event in watched.events() or ())
@@ -326,7 +328,7 @@ def evaluated_first(launch: Launch) -> tuple[float, float]:
                 carried(training.model, text(), CPU, batch=3, world=training.world).loss_nats
             )
         for segment in itertools.islice(training.stream.segments(), 2):
-            backward(training, segment, 1)
+            compute_gradients(training, segment, 1)
             training.optimizer.step()
             training.optimizer.zero_grad()
     return found[0], found[1]
