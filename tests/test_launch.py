@@ -85,14 +85,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch._C._distributed_c10d import HashStore
 import sparing.cli.main
 from sparing.__main__ import run
-from sparing.train.distributed.init import leave
+from sparing.train.distributed.init import leave_group
 
 def command():
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
     work = dist.all_reduce(torch.ones(1), async_op=True)
     work.get_future().then(lambda _: time.sleep(0.3))
-    leave()
+    leave_group()
     return 3
 
 sparing.cli.main.main = command

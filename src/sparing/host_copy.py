@@ -1,28 +1,29 @@
-"""Copies from the device to the host that run while both go on working."""
+"""Asynchronous copies from the device to the host."""
 
 import torch
 from torch import Tensor
 
 
 class AsyncHostCopy:
-    """Asked for now and read later: until then neither the device nor the host need wait.
+    """A copy of a small tensor on the host, started now and waited for later.
 
-    They come as soon as the device has done what it was told before, whatever it is told after.
+    It completes as soon as the device has finished the work queued before it, whatever is queued
+    after it. Neither the device nor the host waits in the meantime.
     """
 
     def __init__(self, numbers: Tensor) -> None:
         self.numbers = numbers.detach()
-        self._here = self.numbers.to("cpu", non_blocking=True)
+        self._host = self.numbers.to("cpu", non_blocking=True)
         self._event: torch.cuda.Event | None = None
         if numbers.is_cuda:
             self._event = torch.cuda.current_stream(numbers.device).record_event()
 
-    def read(self) -> Tensor:
-        """The numbers, on the host."""
+    def wait(self) -> Tensor:
+        """Wait for the copy and return it."""
         if self._event is not None:
             self._event.synchronize()
-        return self._here
+        return self._host
 
-    def number(self) -> float:
-        """The only one there is."""
-        return float(self.read())
+    def item(self) -> float:
+        """Wait for the copy of a single number and return that number."""
+        return float(self.wait())

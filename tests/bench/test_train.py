@@ -57,7 +57,7 @@ def test_the_report_is_complete() -> None:
     assert figures["peak_bytes"] > figures["state_bytes"] == 4 * 4 * 8 * (2 * 2 + 20)
 
 
-def test_a_batch_in_pieces_does_its_products_piece_by_piece(
+def test_the_products_are_timed_per_micro_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[int] = []
@@ -72,18 +72,18 @@ def test_a_batch_in_pieces_does_its_products_piece_by_piece(
     assert len(calls) == 2 * (1 + bench.LAPS)
 
 
-def test_a_family_without_known_products_is_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_without_products_is_timed_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(PRODUCTS, "sha_rnn")  # type: ignore[arg-type]  # a dict
     figures = bench_train(small_run(), CPU, 1)
     assert figures["step_s"]["median"] > 0
     assert not {"bare_s", "bare_parts_s", "ratio"} & figures.keys()
 
 
-def test_a_loss_that_is_never_finite_ends_in_a_sentence() -> None:
+def test_a_loss_that_is_never_finite_is_an_error() -> None:
     stepper = Stepper(small_run(), CPU)
     with torch.no_grad():
         stepper.training.model.get_parameter("embedding.weight").fill_(torch.inf)
-    with pytest.raises(UserError, match="not finite or memory not full after 40 steps"):
+    with pytest.raises(UserError, match="not finite or the memory not full after 40 steps"):
         stepper.warm_up()
 
 

@@ -143,7 +143,7 @@ def test_a_budget_too_short_for_one_step_is_refused(
 def test_a_budget_spent_before_the_first_step_is_refused(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparing.runs.train.spent", lambda *_: 0.0)
+    monkeypatch.setattr("sparing.runs.train.budget_used", lambda *_: 0.0)
     words = ["--data", corpus, "--out", tmp_path / "out", *settings("train.minutes=1e-6")]
     refused(sparing("train", "quickstart", *words, "--quiet"), "no step was made")
     again = sparing("train", "--resume", "--out", tmp_path / "out", "--quiet")
@@ -230,7 +230,7 @@ def test_a_missing_checkpoint_does_not_restart_the_run(run: Path, sparing: Spari
 def test_resuming_a_finished_run_needs_a_larger_budget(run: Path, sparing: Sparing) -> None:
     before = (run / "config.json").read_bytes()
     said = sparing("train", "--resume", "--out", run, "--set", "optim.lr=1e-3", "--quiet")
-    refused(said, "budget is spent")
+    refused(said, "budget is used up")
     assert (run / "config.json").read_bytes() == before
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tests.train.toy import Shelf, budget, callbacks, training
+from tests.train.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -369,7 +369,7 @@ def test_it_learns_the_toy_corpus(tmp_path: Path, settings: dict[str, Any]) -> N
     sizes = {"dim": 16, "depth": 2, "heads": 2, "ff_dim": 32, "span_limit": 32, "ramp": 4}
     base = {"vocab_size": 7, "dropout": 0.0, "span_penalty": 1e-4, **sizes}
     config = AdaptiveSpanConfig(**(base | settings))
-    run = training(AdaptiveSpanTransformer(config))
+    run = toy_training(AdaptiveSpanTransformer(config))
     run.optimizer = build_optimizer(run.model, OptimConfig(name="adamw", lr=1e-2))
     fit(run, budget(steps=150), ScheduleConfig(), callbacks(tmp_path, Shelf()))
     inputs_BT = torch.tensor([0, 1, 2, 3, 4, 5, 6, 2, 2, 1] * 4)[None]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.train.toy import Shelf, budget, callbacks, training
+from tests.train.toy import Shelf, budget, callbacks, toy_training
 
 from sparing.models.awd_lstm import AWDLSTM, RATES, AWDLSTMConfig
 from sparing.models.cost import cost
@@ -158,7 +158,7 @@ def test_it_learns_the_toy_text(core: str, tmp_path: Path) -> None:
         weight_drop=0.1, activation_penalty=0.01, change_penalty=0.01,
     )  # fmt: skip
     torch.manual_seed(1)
-    run = training(AWDLSTM(config))
+    run = toy_training(AWDLSTM(config))
     fit(run, budget(steps=250), ScheduleConfig(shape="constant"), callbacks(tmp_path, Shelf()))
     losses = [entry["nats_per_token"] for entry in journal.read(tmp_path / "metrics.jsonl")[:-1]]
     assert losses[0] == pytest.approx(1.95, abs=0.2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.train.toy import Shelf, budget, callbacks, training
+from tests.train.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 
 from sparing.models.cost import cost
@@ -109,7 +109,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float], senten
 def test_it_learns_the_toy_text(tmp_path: Path) -> None:
     torch.manual_seed(1)
     config = MLSTMConfig(vocab_size=7, dim=8, hidden_dim=16, dropout_input=0.1, dropout_hidden=0.05)
-    run = training(MLSTM(config))
+    run = toy_training(MLSTM(config))
     fit(run, budget(steps=150), ScheduleConfig(shape="constant"), callbacks(tmp_path, Shelf()))
     losses = [entry["nats_per_token"] for entry in journal.read(tmp_path / "metrics.jsonl")[:-1]]
     assert losses[0] == pytest.approx(1.95, abs=0.2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tests.train.toy import Shelf, budget, callbacks, training
+from tests.train.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 
 from sparing.models.api import State
@@ -322,7 +322,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 def test_it_learns_a_text_that_repeats(settings: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = TransformerXL(replace(TINY, vocab_size=7, dim=16, depth=2, **settings))
-    run = training(model)
+    run = toy_training(model)
     assert (
         fit(run, budget(steps=150), ScheduleConfig(shape="constant"), callbacks(tmp_path, Shelf()))
         == 0

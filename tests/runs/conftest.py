@@ -1,4 +1,4 @@
-"""A run that was killed, and the command that goes on with it."""
+"""A run that was killed, and the command that resumes it."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ SETTINGS = [
 
 
 class Killed(BaseException):
-    """Ends a command without a word, as SIGKILL would."""
+    """Ends a command without a message, as SIGKILL would."""
 
 
 def killed(*_: Any, **__: Any) -> None:
@@ -24,14 +24,14 @@ def killed(*_: Any, **__: Any) -> None:
 
 @pytest.fixture
 def killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run killed before it was judged: `last` is of step 6, `previous` of step 4."""
+    """A run killed before its validation: `last` is of step 6, `previous` of step 4."""
     monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
     corpus, out = tmp_path / "text.txt", tmp_path / "run"
     corpus.write_text("".join(f"{n} green bottles, {n * n} walls\n" for n in range(300)))
     words = [word for one in (*SETTINGS, "train.steps=6") for word in ("--set", one)]
     start = ["train", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
     with monkeypatch.context() as patched:
-        patched.setattr("sparing.runs.callbacks._judge", killed)
+        patched.setattr("sparing.runs.callbacks._validate", killed)
         with pytest.raises(Killed):
             main([*start, *words])
     assert [RunFolder(out).step(name) for name in ("last", "previous")] == [6, 4]

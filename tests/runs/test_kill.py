@@ -1,4 +1,4 @@
-"""Killed at any moment and resumed, a run writes the numbers of one that was never killed."""
+"""A run that is killed at any moment and resumed is bit-equal to one that was not."""
 
 import os
 import random
@@ -80,17 +80,17 @@ def survive(tmp_path: Path, kills: int, seed: int) -> None:
         assert (broken / weights).read_bytes() == (whole / weights).read_bytes()
 
 
-def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
+def test_three_kills_change_nothing(tmp_path: Path) -> None:
     survive(tmp_path, kills=3, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
-def test_four_kills_each_of_many_runs_leave_no_trace(seed: int, tmp_path: Path) -> None:
+def test_four_kills_of_many_runs_change_nothing(seed: int, tmp_path: Path) -> None:
     survive(tmp_path, kills=4, seed=100 + seed)
 
 
-def test_a_signal_is_answered_with_a_checkpoint_and_a_status(tmp_path: Path) -> None:
+def test_a_signal_leaves_a_checkpoint_and_an_exit_status(tmp_path: Path) -> None:
     corpus, out = tmp_path / "text.txt", tmp_path / "out"
     corpus.write_text("all work and no play\n" * 900)
     env = environment(tmp_path)

@@ -1,4 +1,4 @@
-"""A run's way back in."""
+"""Resuming a run that was killed."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from sparing.train.checkpoint import Checkpoint
 
 @pytest.mark.parametrize("moment", ["train.fit", "resume.journal.rewind"])
 @pytest.mark.parametrize("more", [(), ("--set", "optim.lr=1e-4")])
-def test_what_previous_was_chosen_over_does_not_come_back_after_a_kill(
+def test_a_checkpoint_not_chosen_does_not_come_back_after_a_kill(
     moment: str, more: tuple[str, ...], killed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -26,7 +26,7 @@ def test_what_previous_was_chosen_over_does_not_come_back_after_a_kill(
     assert resume(killed_run) == 0
 
 
-def test_losses_of_another_text_are_not_what_the_best_is_measured_by(killed_run: Path) -> None:
+def test_losses_of_another_text_are_not_compared_with_the_best(killed_run: Path) -> None:
     assert resume(killed_run) == 0
     folder = RunFolder(killed_run)
     first = folder.read("results")["best_valid"]
@@ -41,25 +41,25 @@ def test_losses_of_another_text_are_not_what_the_best_is_measured_by(killed_run:
     assert best["step"] == folder.step("best") == 9
 
 
-def test_figures_without_weights_are_not_begun_anew(
+def test_a_run_with_results_but_no_weights_does_not_start_again(
     killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(killed_run) == 0
     journal, results = ((killed_run / n).read_text() for n in ("metrics.jsonl", "results.json"))
     shutil.rmtree(killed_run / "checkpoints")
     assert resume(killed_run) == 2
-    assert "has figures but no checkpoint" in capsys.readouterr().err
+    assert "has results but no checkpoint" in capsys.readouterr().err
     assert (killed_run / "metrics.jsonl").read_text() == journal
     assert (killed_run / "results.json").read_text() == results
 
 
-def test_a_finished_run_stays_as_it_is(
+def test_resuming_a_finished_run_changes_nothing(
     killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(killed_run) == 0
     results, config = ((killed_run / f"{n}.json").read_text() for n in ("results", "config"))
     assert resume(killed_run) == 0
     assert resume(killed_run, "--set", "train.steps=5") == 2
-    assert "budget is spent, 8 steps" in capsys.readouterr().err
+    assert "budget is used up: 8 steps" in capsys.readouterr().err
     assert (killed_run / "results.json").read_text() == results
     assert (killed_run / "config.json").read_text() == config

@@ -1,4 +1,4 @@
-"""The plain command under torchrun: kills, freezes, full disks and machines that come and go."""
+"""`sparing train` under torchrun: kills, frozen processes, full disks, lost machines."""
 
 import os
 import random
@@ -43,7 +43,7 @@ def torchrun(tmp_path: Path, options: list[str], program: list[str]) -> "subproc
 
 
 def on_one_machine(processes: int, restarts: int = 0) -> list[str]:
-    # The port is torchrun's own choice; without it, two tests at a time would share one.
+    # Without a port of its own, two tests at a time would share one.
     options = ["--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
     return [*options, "--master-port", str(free_port())]
 
@@ -80,7 +80,7 @@ def steps_done(out: Path) -> int:
 
 
 def wait_for(ready: Callable[[], bool], launcher: "subprocess.Popen[bytes]") -> bool:
-    """False if the launcher ended first."""
+    """Wait until `ready`; False if the launcher ended first."""
     while not ready():
         if launcher.poll() is not None:
             return False
@@ -99,7 +99,7 @@ def _pids(task: Path) -> list[str]:
 
 
 def _read(path: Path) -> bytes:
-    """What a process that may be gone by now says of itself."""
+    """A file of a process that may have ended by now."""
     try:
         return path.read_bytes()
     except OSError:
@@ -126,39 +126,39 @@ def kill_ranks(tmp_path: Path, *, kills: int, processes: int, steps: int, seed: 
     moments, corpus, out = random.Random(seed), a_corpus(tmp_path), tmp_path / "run"
     wanted = alone(tmp_path, corpus, steps)
     program = ["-m", "sparing", *words(out, corpus, steps)]
-    launcher, struck = torchrun(tmp_path, on_one_machine(processes, kills), program), 0
+    launcher, killed = torchrun(tmp_path, on_one_machine(processes, kills), program), 0
     for number in range(1, kills + 1):
         goal = number * steps // (kills + 2)
         if not wait_for(lambda goal=goal: steps_done(out) >= goal, launcher):  # type: ignore[misc]
             break
         time.sleep(moments.uniform(0, 0.1))
-        # The journal may be ahead of the processes that are being started anew.
+        # The journal may be ahead of the processes that are being restarted.
         if not wait_for(lambda: len(workers(launcher)) == processes, launcher):
             break
         os.kill(moments.choice(workers(launcher)), signal.SIGKILL)
-        struck += 1
-        # Torchrun may notice first that the other one has ended, which it does at once.
+        killed += 1
+        # torchrun may report first that the other rank, which ends at once, has failed.
         wait_for(
             lambda number=number: said(tmp_path).count("failed (exitcode") >= number,  # type: ignore[misc]
             launcher,
         )
     assert ended(launcher, tmp_path) == 0
-    assert struck == kills
+    assert killed == kills
     same_figures(out, wanted)
     assert len(events(out)) == kills
-    assert all("started anew by torchrun" in what for what in events(out))
+    assert all("restarted by torchrun" in what for what in events(out))
 
 
-def test_a_killed_rank_leaves_no_trace_in_the_figures(tmp_path: Path) -> None:
+def test_a_killed_rank_does_not_change_the_losses(tmp_path: Path) -> None:
     kill_ranks(tmp_path, kills=1, processes=2, steps=240, seed=1)
 
 
 @pytest.mark.soak
-def test_ten_killed_ranks_leave_no_trace_in_the_figures(tmp_path: Path) -> None:
+def test_ten_killed_ranks_do_not_change_the_losses(tmp_path: Path) -> None:
     kill_ranks(tmp_path, kills=10, processes=2, steps=1200, seed=2)
 
 
-def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) -> None:
+def test_a_signal_to_the_launcher_leaves_a_checkpoint(tmp_path: Path) -> None:
     corpus, out = a_corpus(tmp_path), tmp_path / "run"
     program = ["-m", "sparing", *words(out, corpus, 4000)]
     launcher = torchrun(tmp_path, on_one_machine(2), program)
@@ -173,7 +173,7 @@ def test_a_signal_to_the_launcher_is_answered_with_a_checkpoint(tmp_path: Path) 
     same_figures(out, alone(tmp_path, corpus, step + 5))
 
 
-# The disk is full until the processes are started anew.
+# The disk is full until the processes are restarted.
 LIMITED = """
 import os, resource, signal, sys
 from sparing.cli.main import main
@@ -185,7 +185,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.soak
-def test_a_full_disk_is_told_in_one_line_and_survived(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_survived(tmp_path: Path) -> None:
     corpus, out, program = a_corpus(tmp_path), tmp_path / "run", tmp_path / "limited.py"
     program.write_text(LIMITED)
     wanted = alone(tmp_path, corpus, 20)
@@ -196,20 +196,20 @@ def test_a_full_disk_is_told_in_one_line_and_survived(tmp_path: Path) -> None:
     same_figures(out, wanted)
 
 
-def test_lanes_that_cannot_be_dealt_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_split_evenly_is_refused(tmp_path: Path) -> None:
     corpus, out = a_corpus(tmp_path), tmp_path / "run"
     program = ["-m", "sparing", *words(out, corpus, 20, "--set", "train.batch=7")]
     assert torchrun(tmp_path, on_one_machine(2), program).wait(timeout=60) == 1
-    problem = "train.batch 7 lanes cannot be dealt to 2 processes alike"
+    problem = "train.batch 7 must be a multiple of the 2 processes"
     lines = [line for line in said(tmp_path).splitlines() if problem in line]
-    # Whoever is slower may be stopped by torchrun before it could say so, too.
+    # torchrun may stop the slower process before it prints the message as well.
     assert 1 <= len(lines) <= 2
     assert set(lines) <= {f"sparing: {problem}", f"sparing: rank 1 of 2: {problem}"}
     assert not out.exists()
 
 
 @pytest.mark.soak
-def test_a_frozen_rank_is_given_up_on_and_replaced(tmp_path: Path) -> None:
+def test_a_frozen_rank_is_replaced(tmp_path: Path) -> None:
     corpus, out = a_corpus(tmp_path), tmp_path / "run"
     wanted = alone(tmp_path, corpus, 300)
     program = ["-m", "sparing", *words(out, corpus, 300, "--timeout", "3")]
@@ -297,8 +297,8 @@ class Job:
             )
 
 
-def strike_down(launcher: "subprocess.Popen[bytes]") -> None:
-    """The loss of a machine: everything on it at once."""
+def kill_machine(launcher: "subprocess.Popen[bytes]") -> None:
+    """Kill everything on a machine at once."""
     for pid in [launcher.pid, *workers(launcher)]:
         os.kill(pid, signal.SIGKILL)
     launcher.wait()
@@ -321,7 +321,7 @@ def test_a_machine_is_lost_and_comes_back(hosts: tuple[Host, Host], tmp_path: Pa
     first, second = job.start(0), job.start(1)
     assert wait_for(lambda: steps_done(out) >= 100, first), said(tmp_path)
     assert processes_of(out)[-1] == 2
-    strike_down(second)
+    kill_machine(second)
     assert wait_for(lambda: processes_of(out)[-1] == 1, first), said(tmp_path)
     at = steps_done(out)
     assert wait_for(lambda: steps_done(out) >= at + 50, first), said(tmp_path)

@@ -1,4 +1,4 @@
-"""What a run's processes must have in common."""
+"""What all processes of a run must agree on, and the limit on memory."""
 
 import json
 import resource
@@ -14,8 +14,8 @@ from sparing.device import Hardware
 from sparing.train.distributed.world import World
 
 
-class Odd(World):
-    """Keeps what the processes were to agree on."""
+class Recorder(World):
+    """Records what the processes have to agree on."""
 
     def __init__(self) -> None:
         self.facts: list[str] = []
@@ -27,10 +27,10 @@ class Odd(World):
 @pytest.mark.parametrize(
     "odd", [["--shard"], ["--checkpoint", "best"], ["--set", "train.precision=bfloat16"]]
 )
-def test_processes_that_differ_in_what_was_asked_for_do_not_agree(
+def test_processes_with_different_options_do_not_agree(
     odd: list[str], killed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = Odd()
+    world = Recorder()
     monkeypatch.setattr("sparing.runs.train.init_world", lambda *_: nullcontext(world))
     monkeypatch.setattr("sparing.runs.train.build_training", killed)
     for more in ([], [], odd):
@@ -40,10 +40,10 @@ def test_processes_that_differ_in_what_was_asked_for_do_not_agree(
     assert first == again != other
 
 
-def test_the_precision_a_device_settles_on_is_agreed_on(
+def test_processes_agree_on_the_precision_of_the_device(
     killed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = Odd()
+    world = Recorder()
     monkeypatch.setattr("sparing.runs.train.init_world", lambda *_: nullcontext(world))
     monkeypatch.setattr("sparing.runs.train.build_training", killed)
     for precision in ("float32", "bfloat16"):
@@ -59,7 +59,7 @@ def test_on_a_cpu_training_takes_no_more_memory_than_is_free(
 ) -> None:
     limits = []
 
-    def look(*_: Any) -> None:
+    def look(*_: Any, **__: Any) -> None:
         limits.append(resource.getrlimit(resource.RLIMIT_DATA))
         raise Killed
 

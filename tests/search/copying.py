@@ -17,8 +17,8 @@ from sparing.models.stack.patterns import likeliest
 from sparing.models.supernet.config import SupernetConfig
 from sparing.models.supernet.model import Supernet
 from sparing.train.config import TrainConfig
+from sparing.train.distributed.world import SegmentLoss
 from sparing.train.loop import fit
-from sparing.train.loss_scale import LossScale
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
 from sparing.train.state import Training
@@ -61,10 +61,10 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
     model = Supernet(config)
     run = Training(
         model=model,
+        loss=SegmentLoss(model),
         optimizer=build_optimizer(model, OptimConfig(name="adamw", lr=0.01, architecture_lr=0.02)),
         stream=Stream(text(60_000, seed), StreamConfig(batch=BATCH, segment=SEGMENT)),
         hardware=CPU,
-        scale=LossScale(),
         state=model.initial_state(BATCH),
         clip=1.0,
     )

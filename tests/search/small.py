@@ -14,7 +14,7 @@ from sparing.runs.recipes import recipe
 from sparing.train import checkpoint
 from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.state import Progress
+from sparing.train.state import Counters
 
 
 def small_search(**settings: Any) -> RunConfig:
@@ -47,6 +47,6 @@ def _save(folder: RunFolder, run: RunConfig, name: str, pattern: str) -> None:
     with torch.no_grad():
         for slot, letter in enumerate(pattern):
             model.logits[slot, run.model.candidates.index(letter)] = 1.0
-    cursor = asdict(Progress()) | {"cursor": [0, 0, 0], "loss_scale": None}
+    cursor = asdict(Counters()) | {"cursor": [0, 0, 0], "loss_scale": None}
     saved = Checkpoint({"model": model_tensors(model)}, cursor)
     checkpoint.save(folder.checkpoints, name, saved, run.identity())

@@ -1,4 +1,4 @@
-"""Several processes of this machine that stay together and take one task after the other."""
+"""Several local processes that run one task after the other."""
 
 import os
 import socket
@@ -12,22 +12,22 @@ import torch.multiprocessing as mp
 from tests.train.toy import CPU
 
 from sparing.launch import Launch
-from sparing.train.distributed.ddp import DDPWorld, WorldConfig
+from sparing.train.distributed.ddp import DDPWorld
 from sparing.train.distributed.fsdp import FSDPWorld
-from sparing.train.distributed.world import World
+from sparing.train.distributed.world import World, WorldConfig
 
 Task = Callable[..., Any]
 
 
 class Crew:
-    """`size` processes, started when first called, which have joined each other."""
+    """`size` processes, started by the first call."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._members: list[tuple[Any, Any]] = []
 
     def __call__(self, task: Task, *arguments: Any) -> list[Any]:
-        """Call `task(launch, *arguments)` in every process; their answers, rank by rank."""
+        """Call `task(launch, *arguments)` in every process; return their results by rank."""
         if not self._members:
             self._start()
         for _, pipe in self._members:
@@ -40,7 +40,7 @@ class Crew:
         return [answer for _, answer in answers]
 
     def close(self) -> None:
-        """Send them home."""
+        """End the processes."""
         for process, pipe in self._members:
             pipe.close()
             process.join(5)
@@ -48,7 +48,7 @@ class Crew:
         self._members = []
 
     def _start(self) -> None:
-        # Its server imports torch once for all that are to come.
+        # The fork server imports torch once for all processes.
         context = mp.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
         port = free_port()
@@ -80,14 +80,14 @@ def _serve(pipe: Any, port: int, launch: Launch) -> None:
             pipe.send((False, traceback.format_exc()))
 
 
-def world_of(launch: Launch, **how: Any) -> World:
-    """This process's place in a crew that has met before or meets now."""
+def world_of(launch: Launch, **settings: Any) -> World:
+    """The world of this process; joins the process group if it has not yet."""
     if launch.size == 1:
         return World()
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    joining = WorldConfig(**how)
-    return (FSDPWorld if joining.sharded else DDPWorld)(launch, CPU.device, joining)
+    config = WorldConfig(**settings)
+    return (FSDPWorld if config.sharded else DDPWorld)(launch, CPU.device, config)
 
 
 def free_port() -> int:

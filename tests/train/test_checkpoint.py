@@ -34,7 +34,7 @@ def step_of(folder: Path, name: str = "last") -> int:
     return int(loaded.cursor["step"])
 
 
-def test_what_is_saved_is_loaded_and_the_previous_one_stays(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded_and_the_previous_one_kept(tmp_path: Path) -> None:
     for value in (1, 2, 3):
         checkpoint.save(tmp_path, "last", number(value), IDENTITY)
     checkpoint.save(tmp_path, "best", number(2), IDENTITY)
@@ -44,7 +44,7 @@ def test_what_is_saved_is_loaded_and_the_previous_one_stays(tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"last", "previous", "best"}
 
 
-def test_weights_may_be_read_by_whoever_may_read_the_rest(tmp_path: Path) -> None:
+def test_all_files_of_a_checkpoint_have_the_same_permissions(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "last", number(1), IDENTITY)
     (tmp_path / "plain").touch()
     modes = {path.stat().st_mode for path in (tmp_path / "last").iterdir()}
@@ -55,11 +55,11 @@ class Killed(BaseException):
     pass
 
 
-def test_what_an_amended_checkpoint_does_not_hold_stays(tmp_path: Path) -> None:
+def test_an_update_keeps_the_files_it_does_not_replace(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "last", number(1), IDENTITY)
     checkpoint.save(tmp_path, "last", number(2), IDENTITY)
     state = (tmp_path / "last" / "state.safetensors").stat()
-    checkpoint.amend(tmp_path, "last", weights(3), IDENTITY)
+    checkpoint.update(tmp_path, "last", weights(3), IDENTITY)
     assert step_of(tmp_path) == 3
     assert step_of(tmp_path, "previous") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"last", "previous"}
@@ -67,7 +67,7 @@ def test_what_an_amended_checkpoint_does_not_hold_stays(tmp_path: Path) -> None:
     assert (tmp_path / "last" / "state.safetensors").stat().st_ino == state.st_ino
 
 
-def test_where_files_have_one_name_only_they_are_copied(
+def test_files_are_copied_where_there_are_no_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Path) -> None:
@@ -75,17 +75,17 @@ def test_where_files_have_one_name_only_they_are_copied(
 
     monkeypatch.setattr(os, "link", refuse)
     checkpoint.save(tmp_path, "last", number(1), IDENTITY)
-    checkpoint.amend(tmp_path, "last", weights(2), IDENTITY)
+    checkpoint.update(tmp_path, "last", weights(2), IDENTITY)
     assert step_of(tmp_path) == 2
     assert checkpoint.load(tmp_path, "last", IDENTITY).tensors["state"]["s"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("way", ["save", "amend"])
+@pytest.mark.parametrize("way", ["save", "update"])
 @pytest.mark.parametrize("name", ["last", "best"])
-def test_killed_at_any_file_operation_a_whole_checkpoint_is_there(
+def test_a_kill_at_any_file_operation_leaves_a_complete_checkpoint(
     name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dies before the n-th change to the disk, for every n, and then opens the folder."""
+    """Kill before the n-th change to the disk, for every n, and open the folder again."""
     for moment in itertools.count():
         folder = tmp_path / str(moment)
         checkpoint.save(folder, name, number(1), IDENTITY)
@@ -121,7 +121,7 @@ def die_at(moment: int, patch: pytest.MonkeyPatch, folder: Path, name: str, way:
         if way == "save":
             checkpoint.save(folder, name, number(3), IDENTITY)
         else:
-            checkpoint.amend(folder, name, weights(3), IDENTITY)
+            checkpoint.update(folder, name, weights(3), IDENTITY)
     except Killed:
         return False
     return True
@@ -143,7 +143,7 @@ def test_a_flipped_bit_is_found_and_the_previous_one_offered(tmp_path: Path) -> 
         file.write_bytes(content)
     assert step_of(tmp_path, "last") == 2
     (tmp_path / "last" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model.safetensors is missing; still there: previous"):
+    with pytest.raises(UserError, match=r"model.safetensors is missing; available: previous"):
         checkpoint.load(tmp_path, "last", IDENTITY)
     assert step_of(tmp_path, "previous") == 1
 
@@ -176,7 +176,7 @@ def test_every_flipped_bit_of_a_manifest_is_refused_in_one_line(tmp_path: Path) 
         said = complaint(tmp_path)
         harmless += not said
         assert not said or "manifest.json" in said
-        assert not said or said.endswith("still there: previous (choose with --checkpoint)")
+        assert not said or said.endswith("available: previous (choose with --checkpoint)")
         assert "\n" not in said
     # The newline that ends the file may become other white space.
     assert harmless <= 8
@@ -190,13 +190,13 @@ def test_another_manifest_is_refused(content: str, tmp_path: Path) -> None:
         checkpoint.load(tmp_path, "last", IDENTITY)
 
 
-def test_without_a_manifest_what_is_still_there_is_offered(tmp_path: Path) -> None:
+def test_without_a_manifest_the_other_checkpoints_are_offered(tmp_path: Path) -> None:
     for name in ("last", "last", "best"):
         checkpoint.save(tmp_path, name, number(1), IDENTITY)
     (tmp_path / "last" / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"is missing; still there: previous, best"):
+    with pytest.raises(UserError, match=r"is missing; available: previous, best"):
         checkpoint.load(tmp_path, "last", IDENTITY)
-    assert checkpoint.present(tmp_path) == ["last", "previous", "best"]
+    assert checkpoint.list_names(tmp_path) == ["last", "previous", "best"]
 
 
 def test_a_damaged_checkpoint_is_not_offered_in_place_of_another(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_damaged_checkpoint_is_not_offered_in_place_of_another(tmp_path: Path)
         file = tmp_path / name / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
     for name in ("last", "previous"):
-        with pytest.raises(UserError, match=r"is damaged; still there: best \(choose"):
+        with pytest.raises(UserError, match=r"is damaged; available: best \(choose"):
             checkpoint.load(tmp_path, name, IDENTITY)
     (tmp_path / "best" / "cursor.json").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors is damaged$"):
@@ -244,7 +244,7 @@ def test_a_full_disk_is_an_os_error_and_leaves_the_checkpoint(
     assert step_of(tmp_path) == 1
 
 
-def test_a_fault_that_is_not_the_systems_is_left_as_it_is(
+def test_an_error_that_is_not_the_systems_is_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faulty(tensors: object, path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_fault_that_is_not_the_systems_is_left_as_it_is(
         checkpoint.save(tmp_path, "last", number(1), IDENTITY)
 
 
-def test_what_is_renamed_while_it_is_read_is_read_again(
+def test_a_checkpoint_renamed_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.save(tmp_path, "best", number(1), IDENTITY)
@@ -271,7 +271,7 @@ def test_what_is_renamed_while_it_is_read_is_read_again(
     assert step_of(tmp_path, "best") == 1
 
 
-def test_what_is_replaced_while_it_is_read_is_read_again(
+def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.save(tmp_path, "best", number(1), IDENTITY)

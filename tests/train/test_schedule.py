@@ -3,7 +3,7 @@
 import pytest
 
 from sparing.errors import UserError
-from sparing.train.schedule import ScheduleConfig, factor
+from sparing.train.schedule import ScheduleConfig, lr_factor
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from sparing.train.schedule import ScheduleConfig, factor
 )
 def test_warmup_counts_from_one_as_in_the_seed(step: int, expected: float) -> None:
     config = ScheduleConfig(shape="constant", warmup=800)
-    assert factor(config, step, 0.9) == pytest.approx(expected, abs=1e-15)
+    assert lr_factor(config, step, 0.9) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -21,16 +21,16 @@ def test_warmup_counts_from_one_as_in_the_seed(step: int, expected: float) -> No
 )
 def test_cooldown_is_full_until_its_step_and_zero_at_twice_that(step: int, expected: float) -> None:
     config = ScheduleConfig(shape="cooldown", warmup=10, cooldown=100)
-    assert factor(config, step, 0.0) == pytest.approx(expected, abs=1e-12)
+    assert lr_factor(config, step, 0.0) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_cooldown_during_the_warmup_never_turns_the_rate_negative() -> None:
     config = ScheduleConfig(shape="cooldown", warmup=800, cooldown=100)
-    assert [factor(config, step, 0.0) for step in (150, 200, 800)] == [0.0, 0.0, 0.0]
+    assert [lr_factor(config, step, 0.0) for step in (150, 200, 800)] == [0.0, 0.0, 0.0]
 
 
 def test_without_a_step_the_cooldown_never_comes() -> None:
-    assert factor(ScheduleConfig(shape="cooldown"), 10**9, 1.0) == 1.0
+    assert lr_factor(ScheduleConfig(shape="cooldown"), 10**9, 1.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_without_a_step_the_cooldown_never_comes() -> None:
 )
 def test_cosine_ends_at_its_floor(fraction: float, expected: float) -> None:
     config = ScheduleConfig(shape="cosine", floor=0.1)
-    assert factor(config, 1, fraction) == pytest.approx(expected, abs=1e-9)
+    assert lr_factor(config, 1, fraction) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_cosine_ends_at_its_floor(fraction: float, expected: float) -> None:
 )
 def test_linear_holds_before_it_falls(fraction: float, expected: float) -> None:
     config = ScheduleConfig(shape="linear", floor=0.2, hold=0.6)
-    assert factor(config, 1, fraction) == pytest.approx(expected, abs=1e-12)
+    assert lr_factor(config, 1, fraction) == pytest.approx(expected, abs=1e-12)
 
 
 def test_cosine_holds_before_it_falls() -> None:
     config = ScheduleConfig(shape="cosine", hold=0.5)
-    values = [factor(config, 1, fraction) for fraction in (0.5, 0.75, 1.0)]
+    values = [lr_factor(config, 1, fraction) for fraction in (0.5, 0.75, 1.0)]
     assert values == pytest.approx([1.0, 0.5, 0.0])
 
 
@@ -62,7 +62,7 @@ def test_cosine_holds_before_it_falls() -> None:
 )
 def test_each_drop_divides_by_ten(epoch: float, expected: float) -> None:
     config = ScheduleConfig(shape="drops", drops=(25 / 50, 35 / 50))
-    assert factor(config, 1, epoch / 50) == pytest.approx(expected)
+    assert lr_factor(config, 1, epoch / 50) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("step", [0, 1000, 54_000, 100_000, 100_440, 108_000, 180_000])
@@ -70,12 +70,12 @@ def test_a_decay_may_end_before_the_run(step: int) -> None:
     floor = 7e-5 / 1e-3
     config = ScheduleConfig(shape="linear", floor=floor, end=108 / 180 * (1 - floor))
     expected = max(7e-5, 1e-3 * (1 - step / 108_000))
-    assert 1e-3 * factor(config, 1, step / 180_000) == pytest.approx(expected)
+    assert 1e-3 * lr_factor(config, 1, step / 180_000) == pytest.approx(expected)
 
 
 def test_warmup_and_decay_multiply() -> None:
     config = ScheduleConfig(shape="linear", warmup=4)
-    assert factor(config, 2, 0.5) == pytest.approx(0.25)
+    assert lr_factor(config, 2, 0.5) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_a_constant_rate_drops_for_the_last_steps_as_adaptive_span_is_fine_tuned
     step: int, expected: float
 ) -> None:
     config = ScheduleConfig(shape="drops", warmup=32, drops=(150 / 170,))
-    assert factor(config, step, (step - 1) / 170) == pytest.approx(expected)
+    assert lr_factor(config, step, (step - 1) / 170) == pytest.approx(expected)

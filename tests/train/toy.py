@@ -1,23 +1,32 @@
-"""A training in memory: a tiny model, a text that repeats, a callbacks without a disk."""
+"""A small training in memory: a tiny model, a repeating text, callbacks without a disk."""
 
+import math
+import os
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.data.tokens import Split
 from sparing.device import Hardware
-from sparing.models.api import LanguageModel
+from sparing.models.api import LanguageModel, Output, State
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.model import Stack
+from sparing.train import journal
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.config import TrainConfig
-from sparing.train.journal import Journal
-from sparing.train.loss_scale import LossScale
+from sparing.train.distributed.world import SegmentLoss
+from sparing.train.journal import TIMINGS, Journal
 from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.progress import Bar
+from sparing.train.progress import ProgressBar
+from sparing.train.schedule import ScheduleConfig
 from sparing.train.state import Callbacks, Training
 
 CPU = Hardware(torch.device("cpu"), "float32")
@@ -32,6 +41,21 @@ MODEL = SHARNNConfig(
     dropout_hidden=0.0,
     dropout_output=0.0,
 )
+PLAIN = ScheduleConfig(shape="constant")
+STACK = StackConfig(
+    vocab_size=7,
+    pattern="[l f a]",
+    rounds=2,
+    dim=8,
+    heads=2,
+    head_dim=4,
+    ff_dim=16,
+    span_limit=64,
+    span_starts=(4.0, 12.0),
+    ramp=4,
+    key_shift=True,
+    mtp=1,
+)
 
 
 def text(tokens: int = 400) -> Split:
@@ -39,7 +63,7 @@ def text(tokens: int = 400) -> Split:
     return Split(ids, tokens, tokens // 5, 0)
 
 
-def training(
+def toy_training(
     model: LanguageModel | None = None, cursor: Cursor | None = None, *, batch: int = 4
 ) -> Training:
     torch.manual_seed(1)
@@ -47,10 +71,10 @@ def training(
     stream = Stream(text(), StreamConfig(batch=batch, segment=6), cursor=cursor or Cursor())
     return Training(
         model=model,
+        loss=SegmentLoss(model),
         optimizer=build_optimizer(model, OptimConfig(name="adamw", lr=1e-2)),
         stream=stream,
         hardware=CPU,
-        scale=LossScale(),
         state=model.initial_state(batch),
         clip=1.0,
     )
@@ -69,25 +93,78 @@ class Shelf:
         }
         self.kept[name] = Checkpoint(tensors, dict(checkpoint.cursor))
 
-    def amend(self, name: str, checkpoint: Checkpoint) -> None:
+    def update(self, name: str, checkpoint: Checkpoint) -> None:
         tensors = {**self.kept[name].tensors, **checkpoint.tensors}
         self.save(name, Checkpoint(tensors, checkpoint.cursor))
 
 
 def callbacks(
-    folder: Path, shelf: Shelf, judge: Callable[[LanguageModel], dict[str, Any]] | None = None
+    folder: Path, shelf: Shelf, validate: Callable[[LanguageModel], dict[str, Any]] | None = None
 ) -> Callbacks:
     figures = {"bits_per_byte": 1.0, "nats_per_token": 1.0, "tokens": 1, "elapsed_s": 0.0}
     return Callbacks(
         journal=Journal(folder / "metrics.jsonl"),
-        bar=Bar(shown=False),
+        bar=ProgressBar(shown=False),
         save=shelf.save,
-        amend=shelf.amend,
+        update_checkpoint=shelf.update,
         load=shelf.kept.get,
-        judge=judge or (lambda model: figures),
+        validate=validate or (lambda model: figures),
     )
 
 
 def budget(**settings: Any) -> TrainConfig:
     defaults: dict[str, Any] = {"batch": 4, "segment": 6, "steps": 20, "log_every": 1}
     return TrainConfig(**(defaults | settings))
+
+
+def sha_training(dropout: float) -> Training:
+    return toy_training(SHARNN(replace(MODEL, dropout_hidden=dropout)))
+
+
+def stack_training(dropout: float = 0.0) -> Training:
+    training = toy_training(Stack(replace(STACK, dropout=dropout)))
+    training.optimizer = build_optimizer(training.model, OptimConfig(name="muon", lr=2e-2))
+    return training
+
+
+def entries(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The journal without its timings."""
+    return [
+        {key: value for key, value in entry.items() if key not in TIMINGS}
+        for entry in journal.read(folder / "metrics.jsonl")
+        if kind in (None, entry["kind"])
+    ]
+
+
+def interrupt_at(
+    training: Training, hooks: Callbacks, at: int, number: int = signal.SIGINT
+) -> Callbacks:
+    """The same callbacks, which send a signal after step `at`."""
+    original = hooks.bar.update
+
+    def strike(share: float, text: str) -> None:
+        original(share, text)
+        if training.counters.step == at:
+            os.kill(os.getpid(), number)
+
+    hooks.bar.update = strike  # type: ignore[method-assign]
+    return hooks
+
+
+class Steep(SHARNN):
+    """Its loss is finite, but for some calls the gradient is not."""
+
+    bad, calls = range(0), 0
+
+    def forward(self, tokens_BT: Tensor, state: State) -> Output:
+        out = super().forward(tokens_BT, state)
+        type(self).calls += 1
+        if self.calls in self.bad:
+            out.hidden_BTD.register_hook(lambda gradient: gradient * math.inf)
+        return out
+
+
+def steep(bad: range) -> Steep:
+    Steep.bad, Steep.calls = bad, 0
+    torch.manual_seed(1)
+    return Steep(MODEL)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparing import device
 from sparing.bench.report import bytes_per_s
-from sparing.bench.timing import interleaved, spread, timed
+from sparing.bench.timing import quartiles, time_calls, time_in_turns
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig, prefill
@@ -88,9 +88,9 @@ def bench_evaluate(run: RunConfig, hardware: Hardware, options: EvaluateOptions)
         raise UserError(f"family {run.family} has no memory to project; try transformer_xl")
     readers = {kind: _make_reader(run, hardware, options, kind) for kind in ("kv", "hidden")}
     tasks = {kind: lambda reader=reader: reader.read(hardware) for kind, reader in readers.items()}
-    interleaved(tasks, 1, hardware)
-    durations = interleaved(tasks, options.rounds, hardware)
-    cached, projected = (spread(durations[kind]) for kind in ("kv", "hidden"))
+    time_in_turns(tasks, 1, hardware)
+    durations = time_in_turns(tasks, options.rounds, hardware)
+    cached, projected = (quartiles(durations[kind]) for kind in ("kv", "hidden"))
     return {
         "memory": options.memory,
         "segment": options.segment,
@@ -149,7 +149,7 @@ class Writer:
         """Read `count` random tokens at once; return the seconds it took."""
         batch, vocab_size = self.logits_BV.shape
         tokens_BT = torch.randint(vocab_size, (batch, count), device=self.hardware.device)
-        return timed(partial(self._read, tokens_BT), self.hardware)
+        return time_calls(partial(self._read, tokens_BT), self.hardware)
 
     def fill(self) -> Iterator[float]:
         """Read until the state stops growing; yield the seconds of every chunk."""
@@ -193,7 +193,7 @@ def bench_generate(
     reader = Writer(model.eval(), run.model.vocab_size, options.batch, hardware)
     chunks_s, writers = _prefill_to(reader, options.positions)
     found = _time_writers(writers, hardware, options)
-    read_per_s = options.batch * CHUNK / spread(chunks_s).median
+    read_per_s = options.batch * CHUNK / quartiles(chunks_s).median
     first, last = (found[at]["token_ms"]["median"] for at in (0, -1))
     written_per_s = options.batch * 1000 / last
     return {
@@ -228,10 +228,10 @@ def _time_writers(
     for writer in writers:
         writer.write(1)
     tasks = {str(at): partial(writer.write, options.length) for at, writer in enumerate(writers)}
-    blocks_s = interleaved(tasks, options.rounds, hardware).values()
+    blocks_s = time_in_turns(tasks, options.rounds, hardware).values()
     for figures, writer, durations_s in zip(found, writers, blocks_s, strict=True):
         token_ms = [1000 * duration_s / options.length for duration_s in durations_s]
-        figures["token_ms"] = spread(token_ms).to_json()
+        figures["token_ms"] = quartiles(token_ms).to_json()
         figures["state_bytes"] = size_bytes(writer.state)
         figures["held_bytes"] = writer.held_bytes
     return found

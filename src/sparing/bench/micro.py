@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparing.bench.timing import interleaved, spread
+from sparing.bench.timing import quartiles, time_in_turns
 from sparing.bench.train import Stepper
 from sparing.data.cutoffs import CutoffConfig, Ints, optimal_cutoffs
 from sparing.device import Hardware
@@ -67,8 +67,8 @@ def bench_span(
     tasks = {str(limit): stepper for limit, stepper in steppers.items()}
     for stepper in steppers.values():
         stepper.warm_up()
-    durations = interleaved(tasks, steps, hardware)
-    found = {limit: spread(durations[str(limit)]) for limit in limits}
+    durations = time_in_turns(tasks, steps, hardware)
+    found = {limit: quartiles(durations[str(limit)]) for limit in limits}
     short, long = (found[limit] for limit in sorted(limits))
     return {
         "span": SPAN,

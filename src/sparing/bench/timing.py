@@ -1,4 +1,4 @@
-"""Clocks. Tasks are timed in turns, so that a busy machine slows all of them alike."""
+"""Timing. Tasks take turns, so that a busy machine slows down all of them equally."""
 
 import statistics
 import time
@@ -15,8 +15,8 @@ Task = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Middle, least, and edges of the middle half of several durations, in the unit they had."""
+class Quartiles:
+    """Median, minimum and quartiles of several durations, in their unit."""
 
     median: float
     least: float
@@ -24,7 +24,7 @@ class Spread:
     upper: float
 
     def to_json(self) -> dict[str, float]:
-        """The four figures by name."""
+        """The four numbers by name."""
         return {
             "median": self.median,
             "least": self.least,
@@ -33,16 +33,16 @@ class Spread:
         }
 
 
-def spread(durations: Sequence[float]) -> Spread:
+def quartiles(durations: Sequence[float]) -> Quartiles:
     """Summarise at least one duration."""
     if len(durations) == 1:
-        return Spread(*(4 * [durations[0]]))
+        return Quartiles(*(4 * [durations[0]]))
     lower, median, upper = statistics.quantiles(durations, n=4, method="inclusive")
-    return Spread(median, min(durations), lower, upper)
+    return Quartiles(median, min(durations), lower, upper)
 
 
-def timed(task: Task, hardware: Hardware, calls: int = 1) -> float:
-    """Seconds one of several calls takes; the device is waited for at the end of all."""
+def time_calls(task: Task, hardware: Hardware, calls: int = 1) -> float:
+    """Seconds per call, averaged over `calls`; waits for the device only at the end."""
     hardware.synchronize()
     started_at = time.perf_counter()
     for _ in range(calls):
@@ -51,33 +51,33 @@ def timed(task: Task, hardware: Hardware, calls: int = 1) -> float:
     return (time.perf_counter() - started_at) / calls
 
 
-def interleaved(
+def time_in_turns(
     tasks: Mapping[str, Task], turns: int, hardware: Hardware, *, laps: int = 1, stretch: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of every lap: each task in turn makes `laps` of them, `turns` times over.
+    """Seconds per call of every lap. The tasks take turns, with `laps` laps in each of `turns`.
 
-    A lap is a `stretch` of calls, between which nobody waits for the device: as in a real run, the
-    next is launched while it is busy. Before several of them goes a call that is not counted:
-    caches and the allocator are still as the task before has left them, which no real run would
-    meet (measured: up to a quarter slower).
+    A lap is a `stretch` of calls without waiting for the device in between: as in a real run, the
+    next call is launched while the device is busy. If a turn has several calls, the first is not
+    counted: caches and allocator are still in the state the other task left, which makes it up to
+    a quarter slower.
     """
     durations: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(turns):
         for name, task in tasks.items():
             if laps * stretch > 1:
                 task()
-            durations[name] += [timed(task, hardware, stretch) for _ in range(laps)]
+            durations[name] += [time_calls(task, hardware, stretch) for _ in range(laps)]
     return durations
 
 
-MOST_THREADS = 4096
+MAX_THREADS = 4096
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Give torch this many threads inside the block; None leaves it its own choice."""
-    if count is not None and not 1 <= count <= MOST_THREADS:
-        raise UserError(f"threads must be from 1 to {MOST_THREADS}, not {count}")
+    """Set the number of torch's threads inside the block; None leaves it as it is."""
+    if count is not None and not 1 <= count <= MAX_THREADS:
+        raise UserError(f"threads must be from 1 to {MAX_THREADS}, not {count}")
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,4 +1,4 @@
-"""The whole training step against its bare matrix work, in turns."""
+"""The training step compared with its matrix products alone."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import torch
 
 from sparing.bench.bare import Load, bare_tasks
 from sparing.bench.report import bytes_per_s
-from sparing.bench.timing import Task, interleaved, spread
+from sparing.bench.timing import Task, quartiles, time_in_turns
 from sparing.data.stream import Segment, prefetch
 from sparing.data.tokens import Split
 from sparing.device import Hardware
@@ -20,61 +20,56 @@ from sparing.models.api import size_bytes
 from sparing.runs.build import build_training
 from sparing.runs.config import RunConfig
 from sparing.train.distributed.world import World
-from sparing.train.loop import backward, update
-from sparing.train.schedule import factor
+from sparing.train.schedule import lr_factor
+from sparing.train.step import train_step
 
 WARMUP = 3
-"""Steps before the first measured one, at least: compilers and allocators settle."""
-PATIENCE = 40
-"""Steps after which a loss that is still not finite, or a memory that still grows, is an error."""
+"""Least number of steps before the first timed one, for compilers and allocators."""
+MAX_WARMUP = 40
+"""Steps after which a non-finite loss or a growing memory is an error."""
 LAPS = 3
-"""Steps measured as one before it is the products' turn."""
+"""Steps that are timed together before the products take their turn."""
 ROUND = 8
-"""Segments of random text, read again and again."""
+"""Segments of random text, which are repeated."""
 
 
 class Stepper:
-    """A training run on random tokens; each call is one step of the loop."""
+    """A training on random tokens; each call is one step of the training loop."""
 
     def __init__(self, run: RunConfig, hardware: Hardware, world: World | None = None) -> None:
-        """One process alone, or one of several `world`."""
         world = world or World()
         self.schedule, self.skipped = run.schedule, 0
-        self.training = build_training(_evenly(run), _text(run), hardware, world)
-        self.pieces = world.micro_batches(run.train.batch, run.train.micro_batches)
+        self.training = build_training(_fixed_length(run), _text(run), hardware, world)
+        self.micro_batches = world.micro_batches(run.train.batch, run.train.micro_batches)
         self.segments: Iterator[Segment] = prefetch(
             self.training.stream.segments(), hardware.device
         )
         self._number = count(1)
 
     def __call__(self) -> bool:
-        """The body of `train.loop.fit` without its books; whether the update was taken."""
-        run, segment = self.training, next(self.segments)
-        # The state is carried even where the text starts anew: memory stays full.
-        number = next(self._number)
-        run.optimizer.scale_lr(factor(self.schedule, number, 0.0))
-        run.model.before_step(number - 1, 0.0)
-        nats, norm, state = backward(run, segment, self.pieces)
-        sound = update(run, nats, norm)
-        if math.isfinite(nats):
-            run.state = state
-        run.scale.after_step(finite=sound)
-        self.skipped += not sound
-        return sound
+        """Take one step; return whether the weights were updated."""
+        training, number = self.training, next(self._number)
+        # The state is carried even where an epoch starts, so that the memory stays full.
+        segment = next(self.segments)
+        training.optimizer.scale_lr(lr_factor(self.schedule, number, 0.0))
+        training.model.before_step(number - 1, 0.0)
+        result = train_step(training, segment, self.micro_batches)
+        self.skipped += not result.updated
+        return result.updated
 
     def warm_up(self) -> None:
-        """Step until memory is full and updates are taken."""
-        for step in range(PATIENCE):
+        """Step until the memory is full and the weights are updated."""
+        for step in range(MAX_WARMUP):
             before = size_bytes(self.training.state)
-            sound = self()
-            if step >= WARMUP and sound and size_bytes(self.training.state) == before:
+            updated = self()
+            if step >= WARMUP and updated and size_bytes(self.training.state) == before:
                 self.skipped = 0
                 return
-        raise UserError(f"the loss is not finite or memory not full after {PATIENCE} steps")
+        raise UserError(f"the loss is not finite or the memory not full after {MAX_WARMUP} steps")
 
 
 def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any]:
-    """Time at least `steps` steps and, in turn with them, their products."""
+    """Time at least `steps` steps and, taking turns, their matrix products."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     stepper = Stepper(run, hardware)
@@ -83,9 +78,9 @@ def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any
         torch.cuda.reset_peak_memory_stats(hardware.device)
         stepper()
     peak_bytes = hardware.peak_bytes()
-    bare = _bare(run, hardware)
+    bare = _bare_tasks(run, hardware)
     turns = math.ceil(steps / LAPS)
-    durations = interleaved({"step": stepper, **bare}, turns, hardware, stretch=LAPS)
+    durations = time_in_turns({"step": stepper, **bare}, turns, hardware, stretch=LAPS)
     return {
         **_speed(run, durations.pop("step"), durations),
         "peak_bytes": peak_bytes,
@@ -103,40 +98,40 @@ def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any
 def _speed(
     run: RunConfig, step_s: Sequence[float], parts_s: dict[str, list[float]]
 ) -> dict[str, Any]:
-    whole, tokens = spread(step_s), run.train.batch * run.train.segment
-    per_s = tokens / whole.median
+    step, tokens = quartiles(step_s), run.train.batch * run.train.segment
+    per_s = tokens / step.median
     figures: dict[str, Any] = {
         "bytes_per_s": bytes_per_s(run, per_s),
         "tokens_per_s": per_s,
-        "step_s": whole.to_json(),
+        "step_s": step.to_json(),
     }
     if parts_s:
-        bare = spread([sum(parts) for parts in zip(*parts_s.values(), strict=True)])
+        bare = quartiles([sum(parts) for parts in zip(*parts_s.values(), strict=True)])
         figures["bare_s"] = bare.to_json()
-        figures["bare_parts_s"] = {name: spread(part).median for name, part in parts_s.items()}
-        figures["ratio"] = whole.median / bare.median
-        figures["ratio_of_least"] = whole.least / bare.least
+        figures["bare_parts_s"] = {name: quartiles(part).median for name, part in parts_s.items()}
+        figures["ratio"] = step.median / bare.median
+        figures["ratio_of_least"] = step.least / bare.least
     return figures
 
 
-def _bare(run: RunConfig, hardware: Hardware) -> dict[str, Task]:
-    """The products of a whole step, which reads its batch in `micro_batches` pieces."""
-    pieces = run.train.micro_batches
-    load = Load(run.train.batch // pieces, run.train.segment, hardware)
+def _bare_tasks(run: RunConfig, hardware: Hardware) -> dict[str, Task]:
+    """The matrix products of a whole step with all its micro-batches."""
+    micro_batches = run.train.micro_batches
+    load = Load(run.train.batch // micro_batches, run.train.segment, hardware)
     tasks = bare_tasks(run.family, run.model, load)
-    return {name: _repeated(task, pieces) for name, task in tasks.items()}
+    return {name: _repeat(task, micro_batches) for name, task in tasks.items()}
 
 
-def _repeated(task: Task, times: int) -> Task:
-    def run() -> None:
+def _repeat(task: Task, times: int) -> Task:
+    def repeated() -> None:
         for _ in range(times):
             task()
 
-    return run
+    return repeated
 
 
-def _evenly(run: RunConfig) -> RunConfig:
-    """Segments of one length, for the products have one shape."""
+def _fixed_length(run: RunConfig) -> RunConfig:
+    """Segments of one length, as the products are timed for one shape."""
     return replace(run, train=replace(run.train, randomised=False, random_epoch_offset=False))
 
 

@@ -29,8 +29,8 @@ from sparing.launch import current_launch
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
 from sparing.runs.folder import RunFolder, open_run, prepare_for_run
-from sparing.train.distributed.ddp import WorldConfig
 from sparing.train.distributed.init import init_world
+from sparing.train.distributed.world import WorldConfig
 
 NEEDS = {
     "--stride": ("--window",),

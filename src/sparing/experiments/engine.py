@@ -18,7 +18,7 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_other_settings
 from sparing.runs.table import Layout
-from sparing.runs.train import TrainOptions, rehearse
+from sparing.runs.train import TrainOptions, check_run
 from sparing.units import pluralize
 
 
@@ -205,7 +205,7 @@ def _check_variants(variants: Sequence[Variant], options: TrainOptions) -> dict[
     for variant in variants:
         try:
             device.pick(options.device, variant.run.train.precision)
-            rehearse(variant.run, tokens)
+            check_run(variant.run, tokens)
             model = build_model(for_vocab(variant.run, tokens.vocab.size), "meta")
         except UserError as problem:
             raise UserError(f"{variant.name}: {problem}") from None

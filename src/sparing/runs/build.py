@@ -1,4 +1,4 @@
-"""Objects from settings."""
+"""Models, streams and trainings built from settings."""
 
 from contextlib import nullcontext
 
@@ -10,21 +10,20 @@ from sparing.device import Hardware, seed_everything
 from sparing.errors import UserError
 from sparing.launch import current_launch
 from sparing.models import FAMILIES
-from sparing.models.api import LanguageModel, State
+from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig
-from sparing.train.distributed.world import Loss, World
-from sparing.train.loss_scale import LossScale
+from sparing.train.distributed.world import SegmentLoss, World
 from sparing.train.optim import build_optimizer
-from sparing.train.state import Training
+from sparing.train.state import LossScale, Training, initial_state
 
 RANK_STRIDE = 1_000_003
-"""Between the seeds of two ranks' dropout."""
+"""Distance between the dropout seeds of two ranks."""
 
 
 def build_model(run: RunConfig, device: torch.device | str = "cpu") -> LanguageModel:
-    """A freshly initialised model; `meta` builds its shape without its weights.
+    """A newly initialised model; the device `meta` builds it without weights.
 
-    Weights are drawn on the CPU, so that a seed means the same weights on every device.
+    Weights are drawn on the CPU, so that a seed gives the same weights on every device.
     """
     family = FAMILIES[run.family]
     on_meta = str(device) == "meta"
@@ -32,48 +31,51 @@ def build_model(run: RunConfig, device: torch.device | str = "cpu") -> LanguageM
         with torch.device("meta") if on_meta else nullcontext():
             model = family.model(run.model)
     except ValueError as problem:
-        # Bricks refuse what no config can foresee; their sentence is meant for the user.
+        # Modules check what a config cannot; their message is written for the user.
         raise UserError(f"bad setting: {problem}") from None
     return model if on_meta else model.to(device)
 
 
 def prepare_for(hardware: Hardware, model: LanguageModel, *, compiled: bool) -> LanguageModel:
-    """Compile what gains, where it gains: on a GPU."""
+    """Compile the parts of a model that benefit from it, on a GPU only."""
     if compiled and hardware.device.type == "cuda":
-        # Training and evaluation, empty and full memories: each is a version of its own, and the
-        # default limit would send the later ones back to plain execution without a word.
+        # Training and evaluation, empty and full memories are compiled separately, and beyond the
+        # default limit torch would silently stop compiling.
         torch._dynamo.config.recompile_limit = 64
         model.compile_parts()
     return model
 
 
-def build_training(run: RunConfig, text: Split, hardware: Hardware, world: World) -> Training:
-    """A training before its first step; ranks share weights, and have lanes and dropout apart."""
+def build_training(
+    run: RunConfig, text: Split, hardware: Hardware, world: World, *, head_start_s: float = 0.0
+) -> Training:
+    """A training before its first step. All ranks have the same weights, but other lanes."""
     seed_everything(run.train.seed)
     model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
-    # The same weights everywhere, but not the same dropout.
+    # The same weights on every rank, but not the same dropout.
     if world.rank:
         seed_everything((run.train.seed + RANK_STRIDE * world.rank) % (1 << 63))
-    loss = world.wrap(Loss(model))
-    training = Training(
+    # Before the optimizer is built, as wrapping may shard the parameters.
+    loss = world.wrap(SegmentLoss(model))
+    lanes = world.lanes(run.train.batch)
+    return Training(
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
         stream=_stream(text, stream_config(run, pad_last=model.steady), world, Cursor()),
         hardware=hardware,
+        state=initial_state(model, loss, hardware, world, len(lanes)),
+        world=world,
         scale=LossScale.for_precision(hardware.precision),
-        state=State(),
         clip=run.optim.clip,
         bytes_per_token=text.size_bytes / len(text.ids),
-        world=world,
+        head_start_s=head_start_s,
         launched=current_launch().id is not None,
     )
-    training.state = training.fresh_state(len(world.lanes(run.train.batch)))
-    return training
 
 
 def stream_config(run: RunConfig, *, pad_last: bool = False) -> StreamConfig:
-    """How a run's text is cut into lanes and segments."""
+    """How the text of a run is split into lanes and segments."""
     t = run.train
     return StreamConfig(
         batch=t.batch,
@@ -89,14 +91,14 @@ def stream_config(run: RunConfig, *, pad_last: bool = False) -> StreamConfig:
 
 
 def build_stream(
-    tokens: Tokens, cutting: StreamConfig, world: World, cursor: Cursor | None = None
+    tokens: Tokens, config: StreamConfig, world: World, cursor: Cursor | None = None
 ) -> Stream:
-    """A rank's lanes of the text to train on, from `cursor` on."""
-    return _stream(tokens.split("train"), cutting, world, cursor or Cursor())
+    """The lanes of this rank in the training text, starting at `cursor`."""
+    return _stream(tokens.split("train"), config, world, cursor or Cursor())
 
 
-def _stream(text: Split, cutting: StreamConfig, world: World, cursor: Cursor) -> Stream:
-    stream = Stream(text, cutting, world.lanes(cutting.batch), cursor)
-    # Too small a text is refused here, before anything is written.
+def _stream(text: Split, config: StreamConfig, world: World, cursor: Cursor) -> Stream:
+    stream = Stream(text, config, world.lanes(config.batch), cursor)
+    # Raises an error for a text that is too small, before anything is written.
     stream.segments()
     return stream

@@ -1,4 +1,4 @@
-"""A run's callbacks: rank 0 writes, and all judge."""
+"""The callbacks of a run: rank 0 writes its folder, all ranks validate."""
 
 from functools import partial
 from typing import Any
@@ -12,42 +12,42 @@ from sparing.train import checkpoint
 from sparing.train.capture import broadcast_checkpoint
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.journal import Journal, NullJournal
-from sparing.train.progress import Bar
+from sparing.train.progress import ProgressBar
 from sparing.train.state import Callbacks, Training
 
 
 def build_callbacks(
     run: RunConfig, folder: RunFolder, tokens: Tokens, training: Training, *, progress: bool
 ) -> Callbacks:
-    """Rank 0's writes; the others' only reads, and what rank 0 hands out."""
+    """Callbacks that write on rank 0 only, and broadcast what rank 0 reads."""
     identity, world = run.identity(), training.world
     leading = world.rank == 0
 
     def load(name: str) -> Checkpoint | None:
-        there = leading and checkpoint.exists(folder.checkpoints, name)
-        found = checkpoint.load(folder.checkpoints, name, identity) if there else None
-        return broadcast_checkpoint(world, found)
+        exists = leading and checkpoint.exists(folder.checkpoints, name)
+        loaded = checkpoint.load(folder.checkpoints, name, identity) if exists else None
+        return broadcast_checkpoint(world, loaded)
 
     def save(name: str, saved: Checkpoint) -> None:
         if leading:
             checkpoint.save(folder.checkpoints, name, saved, identity)
 
-    def amend(name: str, saved: Checkpoint) -> None:
+    def update_checkpoint(name: str, saved: Checkpoint) -> None:
         if leading:
-            checkpoint.amend(folder.checkpoints, name, saved, identity)
+            checkpoint.update(folder.checkpoints, name, saved, identity)
 
-    board, step = folder.path / "tensorboard", training.progress.step
+    tensorboard, step = folder.path / "tensorboard", training.counters.step
     return Callbacks(
-        journal=Journal(folder.metrics, board, step) if leading else NullJournal(),
-        bar=Bar(shown=progress and leading),
+        journal=Journal(folder.metrics, tensorboard, step) if leading else NullJournal(),
+        bar=ProgressBar(shown=progress and leading),
         save=save,
-        amend=amend,
+        update_checkpoint=update_checkpoint,
         load=load,
-        judge=partial(_judge, run, tokens, training),
+        validate=partial(_validate, run, tokens, training),
     )
 
 
-def _judge(
+def _validate(
     run: RunConfig, tokens: Tokens, training: Training, model: LanguageModel
 ) -> dict[str, Any]:
     split = whole = tokens.split("valid")

@@ -73,7 +73,7 @@ class RunFolder:
 
     def step(self, name: str) -> int:
         """The step at which a checkpoint was written."""
-        path = checkpoint.located(self.checkpoints, name) or self.checkpoints / name
+        path = checkpoint.locate(self.checkpoints, name) or self.checkpoints / name
         step = files.read_object(path / checkpoint.CURSOR).get("step")
         if not isinstance(step, int):
             raise UserError(f"{path / checkpoint.CURSOR} is damaged: its step is {step!r}")

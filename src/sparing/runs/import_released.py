@@ -23,7 +23,7 @@ from sparing.runs.recipes import recipe
 from sparing.train import checkpoint
 from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.state import Progress
+from sparing.train.state import Counters
 
 STEPS = 1000
 """Optimizer steps in one iteration of the original."""
@@ -92,7 +92,7 @@ def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -
     run = _run(config, alphabet)
     weights = _reorder_rows(_rename(file, theirs, config), alphabet)
     _check_fit(file, run, weights)
-    progress = Progress(step=_steps(stored))
+    progress = Counters(step=_steps(stored))
     cursor = asdict(progress) | {"cursor": list(progress.cursor), "loss_scale": [1.0, 0]}
     with lock_folder(out):
         saved = Checkpoint({"model": weights}, cursor)

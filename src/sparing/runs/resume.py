@@ -1,4 +1,4 @@
-"""Going on with an earlier run, from the checkpoint it left."""
+"""Resuming a run from one of its checkpoints."""
 
 from typing import Any
 
@@ -10,10 +10,16 @@ from sparing.runs.config import RunConfig, from_json, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
-from sparing.train.capture import broadcast_checkpoint, capture, restore, resumable, second_pass
-from sparing.train.loop import spent
-from sparing.train.progress import Clock
+from sparing.train.capture import (
+    broadcast_checkpoint,
+    capture,
+    is_resumable,
+    restore,
+    start_second_pass,
+)
+from sparing.train.loop import budget_used
 from sparing.train.state import Training
+from sparing.train.stopping import Clock
 
 BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
 
@@ -21,49 +27,49 @@ BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
 def resume(
     run: RunConfig, folder: RunFolder, training: Training, tokens: Tokens, *, name: str
 ) -> None:
-    """Bring `training` to checkpoint `name` of the folder's run, and write down that it goes on.
+    """Restore `training` from checkpoint `name` of a run, and record that the run was resumed.
 
-    A run that left no checkpoint begins anew.
+    A run without a checkpoint starts from the beginning.
     """
     world = training.world
     leading = world.rank == 0
     record = provenance(training.hardware, run.train.seed)
     before = from_json(world.broadcast_object(to_json(folder.config()) if leading else None))
-    _refuse_other_lanes(before, run)
-    there = leading and bool(checkpoint.present(folder.checkpoints))
-    if leading and not there:
-        _refuse_without_weights(folder)
-    if world.broadcast_object(name != "last" or there):
-        _go_on(run, before, folder, training, name)
-        cutting = training.stream.config
-        training.stream = build_stream(tokens, cutting, world, training.progress.cursor)
+    _check_unchanged_settings(before, run)
+    exists = leading and bool(checkpoint.list_names(folder.checkpoints))
+    if leading and not exists:
+        _check_no_results(folder)
+    if world.broadcast_object(name != "last" or exists):
+        _restore(run, before, folder, training, name)
+        config = training.stream.config
+        training.stream = build_stream(tokens, config, world, training.counters.cursor)
     if leading:
-        journal.rewind(folder.metrics, training.progress.journal_bytes)
-        _write_down(run, before, folder, record)
+        journal.rewind(folder.metrics, training.counters.journal_bytes)
+        _record_resume(run, before, folder, record)
 
 
-def _refuse_without_weights(folder: RunFolder) -> None:
-    """Figures are of weights: to begin anew would leave them beside others."""
+def _check_no_results(folder: RunFolder) -> None:
+    """Results belong to weights, so a run that has lost its weights must not start again."""
     if folder.results():
-        raise UserError(f"run {folder.path} has figures but no checkpoint; start a new one")
+        raise UserError(f"run {folder.path} has results but no checkpoint; start a new run")
 
 
-def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
-    """What the carried state and the stream's position belong to cannot change under way.
+def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:
+    """Settings that the carried state and the stream's position depend on must not change.
 
-    Nor can the pieces of which a super-net's held lanes are the last.
+    Nor must the number of micro-batches if the model's held-out lanes depend on it.
     """
     apart = build_model(run, "meta").apart
     settings = ["train.batch:", "data.", *(["train.micro_batches:"] if apart else [])]
     fixed = [each for each in differences(before, run) if each.startswith(tuple(settings))]
     if fixed:
-        raise UserError(f"a resumed run cannot change {fixed[0]}; start a new one")
+        raise UserError(f"a resumed run cannot change {fixed[0]}; start a new run")
 
 
-def _go_on(
+def _restore(
     run: RunConfig, before: RunConfig, folder: RunFolder, training: Training, name: str
 ) -> None:
-    """Bring `training` to where a checkpoint left off, or begin a second pass from its weights."""
+    """Restore `training` from a checkpoint, or start a second pass with its weights."""
     world = training.world
     leading = world.rank == 0
     saved = broadcast_checkpoint(
@@ -71,45 +77,45 @@ def _go_on(
     )
     assert saved is not None
     changed = before.optim != run.optim or before.schedule != run.schedule
-    if not changed and resumable(saved):
+    if not changed and is_resumable(saved):
         restore(training, saved)
     else:
-        second_pass(training, saved)
+        start_second_pass(training, saved)
         changed = True
     if changed or any(each.startswith(BUDGET) for each in differences(before, run)):
-        _refuse_spent(training, run)
+        _check_budget(training, run)
     if changed or name != "last":
-        _begin_from(folder, training, run, name)
+        _save_as_last(folder, training, run, name)
 
 
-def _refuse_spent(training: Training, run: RunConfig) -> None:
-    p = training.progress
-    if spent(training, run.train, Clock(p.elapsed_s)) >= 1:
+def _check_budget(training: Training, run: RunConfig) -> None:
+    counters = training.counters
+    if budget_used(training, run.train, Clock(counters.elapsed_s)) >= 1:
         raise UserError(
-            f"the run's budget is spent, {p.step:,} steps in {p.elapsed_s:,.0f} s; "
-            "name a larger total of steps, epochs or minutes"
+            f"the run's budget is used up: {counters.step:,} steps in {counters.elapsed_s:,.0f} s; "
+            "set a larger total of steps, epochs or minutes"
         )
 
 
-def _begin_from(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:
-    """Make where `training` stands the run's `last`, before it is written down that it was resumed.
+def _save_as_last(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:
+    """Save `training` as the run's `last` before the resume is recorded.
 
-    A kill in between must neither turn a second pass into a plain continuation nor bring back what
-    `name` was chosen over.
+    A kill in between must neither turn a second pass into a plain resume, nor bring back the
+    checkpoint that `name` was preferred to.
     """
     captured = capture(training)
     if training.world.rank:
         return
     if name == "previous":
-        # Else `last` would take its name, and the same command mean another checkpoint.
+        # Otherwise `last` would become `previous`, and the same command would load another one.
         checkpoint.drop(folder.checkpoints, "last")
     checkpoint.save(folder.checkpoints, "last", captured, run.identity())
 
 
-def _write_down(
+def _record_resume(
     run: RunConfig, before: RunConfig, folder: RunFolder, record: dict[str, Any]
 ) -> None:
-    """The settings the run goes on with, and where it goes on."""
+    """Write the settings and the provenance of the resumed run."""
     if before != run:
         record["changed"] = differences(before, run)
         folder.write("config", to_json(run))

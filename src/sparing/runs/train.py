@@ -1,4 +1,4 @@
-"""One run from settings to results."""
+"""Train a run: from settings to a folder with results."""
 
 import math
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import resume
 from sparing.train import checkpoint, journal
-from sparing.train.distributed.ddp import WorldConfig
 from sparing.train.distributed.init import init_world
-from sparing.train.distributed.world import World
-from sparing.train.loop import fit, spent
-from sparing.train.progress import Clock
+from sparing.train.distributed.world import World, WorldConfig
+from sparing.train.loop import budget_used, fit
+from sparing.train.recovery import report_event
 from sparing.train.state import Callbacks, Training
+from sparing.train.stopping import Clock
 from sparing.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainOptions:
-    """What belongs to this call rather than to the run."""
+    """Options of a call that are not settings of the run."""
 
     device: str = "auto"
     resume: bool = False
@@ -43,53 +43,56 @@ class TrainOptions:
     """Local copy of the corpus."""
     progress: bool = True
     head_start_s: float = 0.0
-    """Time the process has already spent; it counts against a budget in minutes."""
+    """Time this process spent before; it counts against a budget in minutes."""
     timeout_s: float = 600.0
-    """How long several processes wait for each other before they give up."""
+    """How long processes wait for each other before they give up."""
     sharded: bool = False
-    """Whether weights, gradients and optimizer state are cut up between the processes."""
+    """Whether weights, gradients and optimizer state are sharded across the processes."""
     restarted: bool = False
-    """Whether a launcher started the processes anew and `resume` was not asked for."""
+    """Whether a launcher restarted the processes, rather than the user resuming the run."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
-    """Train into `path`; returns 0, or the number of the signal that ended it early."""
-    refuse_unfit(run)
+    """Train a run in folder `path`; return 0, or the number of the signal that ended it early."""
+    check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; --out names a folder")
     if is_run(path) and not options.resume:
-        raise UserError(f"{path} already holds a run; add --resume to go on, or change --out")
+        raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
     if options.resume and not is_run(path):
-        raise UserError(f"there is no run in {path} to resume; leave --resume out to start one")
+        raise UserError(f"there is no run in {path} to resume; start one without --resume")
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
     with (
         hardware.limit_to_free_ram(),
-        init_world(current_launch(), hardware.device, _joining(run, options)) as world,
+        init_world(current_launch(), hardware.device, _world_config(run, options)) as world,
     ):
-        # From here on rank 0 may change the folder that all have looked at.
+        # From here on rank 0 may change the folder that all ranks have checked.
         world.check_equal("settings, texts or options", _facts(run, tokens, hardware, options))
-        training = build_training(run, tokens.split("train"), hardware, world)
-        training.head_start_s = options.head_start_s
-        return _within(run, path, training, tokens, options)
+        training = build_training(
+            run, tokens.split("train"), hardware, world, head_start_s=options.head_start_s
+        )
+        return _train_in_folder(run, path, training, tokens, options)
 
 
-def refuse_unfit(run: RunConfig) -> None:
-    """What several processes, a batch in pieces or this machine cannot train, before any work."""
+def check_trainable(run: RunConfig) -> None:
+    """Raise a UserError for settings that these processes or this machine cannot train."""
     if current_launch().size > 1 and FAMILIES[run.family].model.alone:
-        raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
+        raise UserError(
+            f"a {run.family} is trained by one process; run its seeds in parallel instead"
+        )
     model = build_model(run, "meta")
-    _refuse_beyond_memory(model)
+    _check_memory(model)
     if model.apart and run.train.batch < 2 * run.train.micro_batches:
         raise UserError(
-            "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
-            "lower train.micro_batches"
+            "model.turn holds out lanes of every micro-batch, so each needs at least two: raise "
+            "train.batch or lower train.micro_batches"
         )
 
 
-def _refuse_beyond_memory(model: LanguageModel) -> None:
-    """Weights are drawn on the CPU; asked for bit by bit, too many would get the process killed."""
+def _check_memory(model: LanguageModel) -> None:
+    """Weights are drawn on the CPU, where too many of them would get the process killed."""
     count = sum(parameter.numel() for parameter in model.parameters())
     size = sum(parameter.nbytes for parameter in model.parameters())
     if size > ram_bytes():
@@ -100,26 +103,26 @@ def _refuse_beyond_memory(model: LanguageModel) -> None:
         )
 
 
-def rehearse(run: RunConfig, tokens: Tokens) -> None:
-    """Refuse what one process could not train on this text, without training it."""
+def check_run(run: RunConfig, tokens: Tokens) -> None:
+    """Raise a UserError for a run that one process could not train on this text."""
     run = for_vocab(run, tokens.vocab.size)
-    refuse_unfit(run)
+    check_trainable(run)
     build_stream(tokens, stream_config(run), World())
 
 
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
-    # Of the processes of a machine the first prepares the text, and the others find it.
-    turn = cache_dir() / "downloads" / ".locks" / "tokens"
-    with lock_folder(turn, wait_s=math.inf) if current_launch().size > 1 else nullcontext():
+    # The first process of a machine prepares the text, the others find it prepared.
+    lock = cache_dir() / "downloads" / ".locks" / "tokens"
+    with lock_folder(lock, wait_s=math.inf) if current_launch().size > 1 else nullcontext():
         if not options.resume:
             return prepare(run.data, options.source, progress=options.progress)
         return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
 
 
-def _joining(run: RunConfig, options: TrainOptions) -> WorldConfig:
+def _world_config(run: RunConfig, options: TrainOptions) -> WorldConfig:
     size, batch = current_launch().size, run.train.batch
     if batch % size:
-        raise UserError(f"train.batch {batch} lanes cannot be dealt to {size} processes alike")
+        raise UserError(f"train.batch {batch} must be a multiple of the {size} processes")
     return WorldConfig(
         timeout_s=options.timeout_s, reduction=run.train.reduction, sharded=options.sharded
     )
@@ -128,7 +131,7 @@ def _joining(run: RunConfig, options: TrainOptions) -> WorldConfig:
 def _facts(
     run: RunConfig, tokens: Tokens, hardware: Hardware, options: TrainOptions
 ) -> dict[str, Any]:
-    """What must be the same for all processes, or each would do something else."""
+    """Everything that must be the same in all processes."""
     return {
         "run": to_json(run),
         "texts": tokens.text_sha256(),
@@ -139,102 +142,101 @@ def _facts(
     }
 
 
-def _within(
+def _train_in_folder(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> int:
-    """Train while rank 0 holds the folder."""
+    """Train while rank 0 has the folder locked."""
     leading = training.world.rank == 0
-    # What is left of an earlier start of this launch may take a moment to die.
+    # Processes of an earlier start of this launch may take a moment to end.
     wait_s = options.timeout_s if options.restarted else 0.0
     with claim_folder(path, wait_s=wait_s) if leading else nullcontext():
         if leading and is_run(path) and not options.resume:
-            raise UserError(f"{path} was made a run by another process just now")
+            raise UserError(f"another process has just started a run in {path}")
         folder = _start(run, path, training, tokens, options)
         callbacks = build_callbacks(run, folder, tokens, training, progress=options.progress)
-        callbacks.bar.say(f"run {path}")
-        _tell_of_restart(callbacks, training, options)
+        callbacks.bar.print(f"run {path}")
+        _report_restart(callbacks, training, options)
+        clock = Clock(training.counters.elapsed_s + training.head_start_s)
         try:
             signal = fit(training, run.train, run.schedule, callbacks)
         finally:
             callbacks.bar.close()
             callbacks.journal.close()
         if leading:
-            _note(folder, _summary(training, folder))
+            _write_results(folder, _summary(training, folder, clock.elapsed_s()))
     if leading and not signal:
-        _refuse_stepless(training, run)
-        _refuse_divergence(training, folder)
+        _check_any_step(training, run)
+        _check_converging(training, folder)
     return signal
 
 
 def _start(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> RunFolder:
-    """The folder of a new run, or of an old one with `training` as it stood at its checkpoint."""
+    """Create the folder of a new run, or restore `training` from the folder of an old one."""
     folder, world = RunFolder(path), training.world
     if options.resume:
         resume(run, folder, training, tokens, name=options.checkpoint)
         return folder
-    # Rank 0's clock decides, or some would refuse what others begin.
-    if world.broadcast_object(spent(training, run.train, Clock(training.head_start_s)) >= 1):
-        _refuse_stepless(training, run)
+    # Rank 0's clock decides for all, so that all ranks do the same.
+    if world.broadcast_object(budget_used(training, run.train, Clock(training.head_start_s)) >= 1):
+        _check_any_step(training, run)
     if world.rank == 0:
         record = provenance(training.hardware, run.train.seed)
         create(path, run, tokens.vocab, record, texts=tokens.text_sha256())
     return folder
 
 
-def _refuse_stepless(training: Training, run: RunConfig) -> None:
-    """Only time can be spent before the first step, for that of starting counts, now or before a
-    resume."""
-    if run.train.minutes is not None and training.progress.step == 0:
+def _check_any_step(training: Training, run: RunConfig) -> None:
+    """Raise a UserError if starting up has already used the whole time budget."""
+    if run.train.minutes is not None and training.counters.step == 0:
         raise UserError(
-            f"no step was made: train.minutes={run.train.minutes:g} are "
-            f"{60 * run.train.minutes:.3g} s, over before the first; name more"
+            f"no step was made: train.minutes={run.train.minutes:g} ({60 * run.train.minutes:.3g} "
+            "s) ended before the first step; set more"
         )
 
 
-def _tell_of_restart(callbacks: Callbacks, training: Training, options: TrainOptions) -> None:
+def _report_restart(callbacks: Callbacks, training: Training, options: TrainOptions) -> None:
     if not options.restarted:
         return
-    step, size = training.progress.step, training.world.size
-    what = f"started anew by torchrun with {size} processes; went on from step {step}"
-    callbacks.journal.note("event", step, what=what)
-    callbacks.bar.say(f"step {step}: {what}")
+    step, size = training.counters.step, training.world.size
+    report_event(callbacks, step, f"restarted by torchrun with {size} processes from step {step}")
 
 
-def _note(folder: RunFolder, summary: Mapping[str, Any]) -> None:
-    """Add the figures to results.json; a finished run that is resumed has none to add."""
+def _write_results(folder: RunFolder, summary: Mapping[str, Any]) -> None:
+    """Add a summary to results.json, unless a finished run was resumed and nothing changed."""
     stored = folder.results()
     steps = (stored.get("training") or {}).get("steps")
     if (steps, stored.get("best_valid")) != (summary["training"]["steps"], summary["best_valid"]):
         folder.note_results(summary)
 
 
-def _summary(training: Training, folder: RunFolder) -> dict[str, Any]:
-    """The run's figures so far, from its journal."""
-    p, entries = training.progress, journal.read(folder.metrics)
+def _summary(training: Training, folder: RunFolder, finished_s: float) -> dict[str, Any]:
+    """The numbers of a run so far. `finished_s` includes saving and validation."""
+    counters, entries = training.counters, journal.read(folder.metrics)
     return {
         "training": {
-            "steps": p.step,
-            "tokens": p.tokens,
-            "elapsed_s": p.elapsed_s,
-            "finished_s": training.finished_s,
-            "tokens_per_s": p.tokens / max(p.elapsed_s, 1e-9),
+            "steps": counters.step,
+            "tokens": counters.tokens,
+            "elapsed_s": counters.elapsed_s,
+            "finished_s": finished_s,
+            "tokens_per_s": counters.tokens / max(counters.elapsed_s, 1e-9),
             "peak_bytes": training.hardware.peak_bytes(),
         },
         "best_valid": journal.best(entries),
     }
 
 
-def _refuse_divergence(training: Training, folder: RunFolder) -> None:
-    """A run that ends without a finite loss has not done what was asked for."""
-    p, entries = training.progress, journal.read(folder.metrics)
-    judged = [entry["step"] for entry in entries if entry["kind"] == "valid"]
-    if p.step in judged and p.bad < max(1, p.step):
+def _check_converging(training: Training, folder: RunFolder) -> None:
+    """Raise a UserError if the run ended without a finite loss."""
+    counters, entries = training.counters, journal.read(folder.metrics)
+    step = counters.step
+    validated = any(entry["kind"] == "valid" and entry["step"] == step for entry in entries)
+    if validated and counters.bad_steps < max(1, step):
         return
-    what = f"valid loss at step {p.step}" if p.step not in judged else "loss of every step"
+    what = "loss of every step" if validated else f"valid loss at step {step}"
     kept = checkpoint.exists(folder.checkpoints, "best")
     raise UserError(
         f"run {folder.path} diverged: the {what} is not finite; lower optim.lr or optim.clip"
-        f"{' (best still holds the best weights there were)' if kept else ''}"
+        f"{' (`best` still holds the best weights)' if kept else ''}"
     )

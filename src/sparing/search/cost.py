@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from sparing import __version__, config, files
-from sparing.bench.timing import Task, interleaved, spread
+from sparing.bench.timing import Task, quartiles, time_in_turns
 from sparing.bench.train import Stepper
 from sparing.data.splits import cache_dir
 from sparing.device import Hardware
@@ -105,8 +105,8 @@ def timed_patterns(
     The least of all turns: what others want of the machine only ever adds to it.
     """
     tasks = {pattern: _task(as_stack(run, pattern), hardware, regime) for pattern in patterns}
-    durations = interleaved(tasks, TURNS, hardware, laps=LAPS)
-    return {pattern: 1000 * spread(each).least for pattern, each in durations.items()}
+    durations = time_in_turns(tasks, TURNS, hardware, laps=LAPS)
+    return {pattern: 1000 * quartiles(each).least for pattern, each in durations.items()}
 
 
 def additivity(

@@ -26,7 +26,7 @@ from sparing.plot.search import (
 from sparing.plot.series import RunJournal, read_journals
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
-from sparing.runs.train import TrainOptions, refuse_unfit, train
+from sparing.runs.train import TrainOptions, check_trainable, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
 from sparing.search.derive import derive, searched, share_of_budget
 from sparing.train import journal
@@ -123,7 +123,7 @@ def search(
 ) -> tuple[int, dict[str, Any]]:
     """Search into `path`: the signal that ended it early or 0, and what was found."""
     supernet_of(run)
-    refuse_unfit(run)
+    check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if budget is not None and not options.resume:
         # The softmax is part of the price, and only the text says how wide it is.

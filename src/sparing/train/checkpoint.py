@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors and JSON, checksummed, swapped in whole; no pickle.
+"""Checkpoints: safetensors and JSON with checksums, replaced atomically; no pickle.
 
-A checkpoint is first written to `incoming`, then `last` becomes `previous` and `incoming` becomes
-`last`. Killed at any moment, the folder still holds a complete checkpoint.
+A checkpoint is first written to `incoming-NAME`. Then `last` becomes `previous`, and the incoming
+folder becomes `last`. A process killed at any moment leaves a complete checkpoint.
 """
 
 import json
@@ -24,13 +24,13 @@ from sparing.files import fsync, read_object, write_json
 FORMAT = 1
 MANIFEST, CURSOR = "manifest.json", "cursor.json"
 NAMES = ("last", "previous", "best")
-PATIENCE = 5
-"""How often a checkpoint that was replaced while it was read is read again."""
+MAX_READS = 5
+"""How often a checkpoint that is replaced while it is being read is read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything needed to go on as if nothing had happened."""
+    """Tensors and numbers of a training, as stored on disk."""
 
     tensors: Mapping[str, Mapping[str, Tensor]]
     """File stem -> tensors: `model`, `optimizer`, `state`."""
@@ -40,43 +40,43 @@ class Checkpoint:
 
 def save(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write `checkpoint` as `folder/name`; the one it replaces stays as `previous`."""
-    _mend(folder, name)
-    _swap_in(folder, name, _made(folder, name, checkpoint, identity, {}))
+    _finish_swap(folder, name)
+    _swap_in(folder, name, _write_incoming(folder, name, checkpoint, identity, {}))
     _rotate(folder, name)
 
 
-def amend(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
-    """Put `checkpoint` in the place of `folder/name`, which goes; what it does not hold stays.
+def update(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+    """Replace the files of `folder/name` that `checkpoint` holds and keep the others.
 
-    Files that stay are shared, not copied: a carried state may be gigabytes.
+    Kept files are hard-linked, not copied: a carried state may have gigabytes.
     """
-    _mend(folder, name)
-    present = _manifest(folder / name / MANIFEST)["files"]
-    fresh = {CURSOR, *(f"{stem}.safetensors" for stem in checkpoint.tensors)}
-    kept = {file: sums for file, sums in present.items() if file not in fresh}
-    _swap_in(folder, name, _made(folder, name, checkpoint, identity, kept))
+    _finish_swap(folder, name)
+    existing = _manifest(folder / name / MANIFEST)["files"]
+    new = {CURSOR, *(f"{stem}.safetensors" for stem in checkpoint.tensors)}
+    kept = {file: sums for file, sums in existing.items() if file not in new}
+    _swap_in(folder, name, _write_incoming(folder, name, checkpoint, identity, kept))
     shutil.rmtree(folder / f"retired-{name}", ignore_errors=True)
 
 
-def _made(
+def _write_incoming(
     folder: Path,
     name: str,
     checkpoint: Checkpoint,
     identity: Mapping[str, Any],
     kept: Mapping[str, Any],
 ) -> Path:
-    """Where a whole checkpoint lies that waits to be swapped in; of the present one, `kept`."""
+    """Write a complete checkpoint that is ready to be swapped in, with `kept` files linked."""
     incoming = folder / f"incoming-{name}"
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
     try:
         sums = _write(incoming, checkpoint)
         for file in kept:
-            _share(folder / name / file, incoming / file)
+            _link_or_copy(folder / name / file, incoming / file)
         body = {"format": FORMAT, "identity": identity, "files": {**kept, **sums}}
         write_json(incoming / MANIFEST, {**body, "crc32": _body_checksum(body)})
     except OSError:
-        # A full disk is no place to leave half a checkpoint.
+        # Do not leave half a checkpoint on a full disk.
         shutil.rmtree(incoming, ignore_errors=True)
         raise
     return incoming
@@ -84,20 +84,20 @@ def _made(
 
 def load(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
     """Read and verify `folder/name`; it must have been written for the same `identity`."""
-    for _ in range(PATIENCE):
+    for _ in range(MAX_READS):
         before = _stamp(folder, name)
         try:
             return _read(folder, name, identity)
         except (UserError, OSError):
-            # A run that goes on training may have swapped it under our eyes.
+            # A run in training may have replaced it while it was being read.
             if _stamp(folder, name) == before:
                 raise
     return _read(folder, name, identity)
 
 
 def _stamp(folder: Path, name: str) -> tuple[Path, int, int] | None:
-    """Tells one checkpoint of a name from the next, and where it lies from where it lay."""
-    path = located(folder, name)
+    """Identifies a checkpoint: changes when it is moved or replaced."""
+    path = locate(folder, name)
     try:
         found = (path / MANIFEST).stat() if path is not None else None
     except OSError:
@@ -106,7 +106,7 @@ def _stamp(folder: Path, name: str) -> tuple[Path, int, int] | None:
 
 
 def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
-    path = located(folder, name)
+    path = locate(folder, name)
     if path is None:
         raise UserError(f"there is no checkpoint {folder / name}{_others(folder)}")
     try:
@@ -115,7 +115,7 @@ def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
         cursor = read_object(path / CURSOR)
     except UserError as problem:
         raise UserError(f"{problem}{_others(folder, name)}") from None
-    _same_identity(path, manifest["identity"], identity)
+    _check_identity(path, manifest["identity"], identity)
     files = [path / file for file in manifest["files"] if file != CURSOR]
     try:
         return Checkpoint({file.stem: load_file(file) for file in files}, cursor)
@@ -124,7 +124,7 @@ def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
 
 
 def drop(folder: Path, name: str) -> None:
-    """Remove `folder/name`, and what a kill left of its making; all of it or nothing."""
+    """Remove `folder/name` and unfinished swaps of it, each of them atomically."""
     trash = folder / "trash"
     for stem in (f"incoming-{name}", f"retired-{name}", name):
         shutil.rmtree(trash, ignore_errors=True)
@@ -135,17 +135,17 @@ def drop(folder: Path, name: str) -> None:
 
 
 def exists(folder: Path, name: str = "last") -> bool:
-    """Whether there is a checkpoint of that name."""
-    return located(folder, name) is not None
+    """Whether there is a checkpoint with that name."""
+    return locate(folder, name) is not None
 
 
-def present(folder: Path) -> list[str]:
-    """The names of the checkpoints there are, damaged ones among them."""
+def list_names(folder: Path) -> list[str]:
+    """The names of all checkpoints in a folder, including damaged ones."""
     return [name for name in NAMES if exists(folder, name)]
 
 
-def located(folder: Path, name: str) -> Path | None:
-    """Where a checkpoint lies: under its name, or where a kill between two renames left it."""
+def locate(folder: Path, name: str) -> Path | None:
+    """The folder of a checkpoint: its name, or where a kill between two renames left it."""
     if (folder / name).is_dir():
         return folder / name
     if (folder / f"incoming-{name}" / MANIFEST).is_file():
@@ -154,17 +154,17 @@ def located(folder: Path, name: str) -> Path | None:
     return retired if retired.is_dir() else None
 
 
-def _share(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        # Not every file system lets a file have two names.
+        # Not every file system supports hard links.
         shutil.copy2(source, target)
         fsync(target)
 
 
 def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
-    """The checksums of the files made."""
+    """Write all files and return their checksums."""
     write_json(incoming / CURSOR, checkpoint.cursor)
     for stem, tensors in checkpoint.tensors.items():
         path = incoming / f"{stem}.safetensors"
@@ -172,15 +172,15 @@ def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
         try:
             save_file(plain, path)
         except SafetensorError as problem:
-            raise _of_the_system(problem, path) from None
-        # safetensors lets nobody else read what it writes, whatever the user's umask says.
+            raise _as_os_error(problem, path) from None
+        # safetensors makes files private, whatever the user's umask is.
         shutil.copymode(incoming / CURSOR, path)
         fsync(path)
     return {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
 
 
-def _of_the_system(problem: SafetensorError, path: Path) -> Exception:
-    """The OSError that safetensors tells of in words only, or `problem` if it is none."""
+def _as_os_error(problem: SafetensorError, path: Path) -> Exception:
+    """The OSError whose number safetensors reports as text; other problems as they are."""
     number = re.search(r"(?:os error|code:) (\d+)", str(problem))
     if number is None:
         return problem
@@ -188,7 +188,7 @@ def _of_the_system(problem: SafetensorError, path: Path) -> Exception:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, exactly as it was written."""
+    """Read and verify a manifest."""
     body = read_object(path)
     checksum = body.pop("crc32", None)
     if checksum != _body_checksum(body):
@@ -223,7 +223,7 @@ def _swap_in(folder: Path, name: str, incoming: Path) -> None:
 
 
 def _rotate(folder: Path, name: str) -> None:
-    """The `last` that was swapped out becomes `previous`; others go."""
+    """Keep a replaced `last` as `previous`; remove other replaced checkpoints."""
     retired, trash = folder / f"retired-{name}", folder / "trash"
     if name == "last" and retired.is_dir():
         previous = folder / "previous"
@@ -235,15 +235,15 @@ def _rotate(folder: Path, name: str) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _mend(folder: Path, name: str) -> None:
-    """Finish a swap that a kill interrupted; only the run's owner may, readers use `located`."""
-    found = located(folder, name)
+def _finish_swap(folder: Path, name: str) -> None:
+    """Finish a swap that a kill interrupted. Only the writer may do so; readers use `locate`."""
+    found = locate(folder, name)
     if found is not None and found != folder / name:
         found.rename(folder / name)
 
 
 def _checksum(path: Path) -> dict[str, int]:
-    # CRC-32 finds truncation and flipped bits at gigabytes per second; nobody is being deceived.
+    # CRC-32 detects truncation and flipped bits at gigabytes per second; forgery is not a concern.
     total, size = 0, 0
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
@@ -251,7 +251,7 @@ def _checksum(path: Path) -> dict[str, int]:
     return {"bytes": size, "crc32": total}
 
 
-def _same_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if written == json.loads(json.dumps(wanted)):
         return
     differing = [
@@ -262,8 +262,8 @@ def _same_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, 
     raise UserError(f"{path} belongs to another model: {differing[0]}")
 
 
-def _sound(folder: Path, name: str) -> bool:
-    path = located(folder, name)
+def _is_intact(folder: Path, name: str) -> bool:
+    path = locate(folder, name)
     try:
         if path is not None:
             _verify(path, _manifest(path / MANIFEST)["files"])
@@ -273,6 +273,6 @@ def _sound(folder: Path, name: str) -> bool:
     return path is not None
 
 
-def _others(folder: Path, but: str = "") -> str:
-    names = [name for name in present(folder) if name != but and _sound(folder, name)]
-    return f"; still there: {', '.join(names)} (choose with --checkpoint)" if names else ""
+def _others(folder: Path, damaged: str = "") -> str:
+    names = [name for name in list_names(folder) if name != damaged and _is_intact(folder, name)]
+    return f"; available: {', '.join(names)} (choose with --checkpoint)" if names else ""

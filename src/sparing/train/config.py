@@ -1,4 +1,4 @@
-"""How long a run trains, on how much text at a time, and what it writes down."""
+"""Settings of the training loop: batch, budget, precision, logging."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,9 +13,9 @@ class TrainConfig:
     """Settings of the loop."""
 
     batch: int = 16
-    """Lanes: contiguous streams of text read side by side."""
+    """Lanes: contiguous streams of text read in parallel."""
     segment: int = 1024
-    """Tokens per lane and step; gradients do not reach further back."""
+    """Tokens per lane and step; gradients are not propagated further back."""
     randomised: bool = False
     """Draw each segment's length as SHA-RNN does, instead of always taking `segment`."""
     length_std: float = 5.0
@@ -23,39 +23,39 @@ class TrainConfig:
     halved: float = 0.05
     """Share of the randomised lengths that lie near half of `segment`."""
     longest: int | None = None
-    """The most tokens of a randomised segment; none: `segment`."""
+    """Largest number of tokens of a randomised segment; None: `segment`."""
     random_epoch_offset: bool = False
-    """Begin every epoch but the first elsewhere in the text, so that segments are cut anew."""
+    """Start every epoch but the first at a random offset, so that segments are cut differently."""
     state_reset: float = 0.0
-    """Chance that a lane begins anew before a segment, with nothing remembered."""
+    """Probability that a lane's state is reset before a segment."""
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
     micro_batches: int = 1
-    """Pieces the batch is cut into to save memory; the same update but for what dropout draws."""
+    """Parts the batch is split into to save memory; only dropout masks change."""
     steps: int | None = None
     """Stop after this many updates."""
     epochs: float | None = None
     """Stop after this many passes over the training text."""
     minutes: float | None = None
-    """Stop after this much time, learning rate annealed to the end of it."""
+    """Stop after this much time; the learning rate is annealed over it."""
     seed: int = 1111
-    """Seeds weights, dropout, segment lengths, where epochs begin and which lanes do anew."""
+    """Seed of weights, dropout, segment lengths, epoch offsets and state resets."""
     precision: Precision = "auto"
     """Precision of matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     reduction: Reduction = "float32"
-    """Precision in which gradients travel where several processes train together."""
+    """Precision in which several processes reduce their gradients."""
     compiled: bool = True
-    """Compile the parts that gain from it (on a GPU)."""
+    """Compile the parts that benefit from it (on a GPU)."""
     log_every: int = 10
-    """Steps between two entries of the journal."""
+    """Steps between two journal entries."""
     evaluate_every: int = 0
     """Steps between two evaluations on the valid split; 0: after each epoch and at the end."""
     evaluate_bytes: int | None = None
-    """Evaluate on this many first bytes of the valid split while training; all by default."""
+    """Evaluate on the first bytes of the valid split only; None: on all of it."""
     checkpoint_every: int = 500
     """Steps between two checkpoints."""
     bad_steps: int = 3
-    """Steps in a row, loss or gradients not finite, after which the last checkpoint comes back."""
+    """Consecutive steps with non-finite loss or gradients before rolling back to a checkpoint."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

@@ -1,4 +1,4 @@
-"""The diary of a run: metrics.jsonl, append only, and TensorBoard beside it."""
+"""The log of a run: metrics.jsonl, append only, and optionally TensorBoard."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from sparing.errors import UserError
 from sparing.files import atomic_write, fsync
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
-"""Fields that differ from run to run even when every number of the training is the same."""
+"""Fields that differ between runs even if all other numbers are the same."""
 
 
 class Journal:
@@ -18,7 +18,7 @@ class Journal:
 
     def __init__(self, path: Path, tensorboard: Path | None = None, after_step: int = 0) -> None:
         self.path = path
-        self._board = _board(tensorboard, after_step + 1) if tensorboard else None
+        self._board = _open_tensorboard(tensorboard, after_step + 1) if tensorboard else None
 
     def note(self, kind: str, step: int, **fields: Any) -> None:
         """Write one entry: `train`, `valid`, or `event`."""
@@ -28,40 +28,40 @@ class Journal:
             for name, value in _numbers(fields):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
-    def sync(self) -> None:
-        """Push all entries to the disk: a checkpoint must not outlive the lines before it."""
+    def fsync(self) -> None:
+        """Flush to disk, so that a checkpoint never outlives the entries before it."""
         if self.path.exists():
             fsync(self.path)
 
     def size_bytes(self) -> int:
-        """How long the file is: what a checkpoint remembers of it."""
+        """The length of the file, which a checkpoint stores."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def close(self) -> None:
-        """Finish writing."""
+        """Close the TensorBoard writer."""
         if self._board is not None:
             self._board.close()
 
 
 class NullJournal(Journal):
-    """Writes nothing: of several processes, one keeps the diary."""
+    """Writes nothing; of several processes only rank 0 keeps a journal."""
 
     def __init__(self) -> None:
         super().__init__(Path())
 
     def note(self, kind: str, step: int, **fields: Any) -> None:
-        """Leave it to rank 0."""
+        """Do nothing."""
 
-    def sync(self) -> None:
-        """There is nothing to push."""
+    def fsync(self) -> None:
+        """Do nothing."""
 
     def size_bytes(self) -> int:
-        """There is no file."""
+        """Return 0, as there is no file."""
         return 0
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All complete entries; a last line cut by a kill is left out."""
+    """All complete entries; a last line that was cut short by a kill is left out."""
     entries = []
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -72,8 +72,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def checked(path: Path) -> list[dict[str, Any]]:
-    """All complete entries; a UserError where one has no kind or no step."""
+def read_checked(path: Path) -> list[dict[str, Any]]:
+    """Like `read`, but raises a UserError for an entry without kind or step."""
     entries = read(path)
     for line, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
@@ -82,23 +82,24 @@ def checked(path: Path) -> list[dict[str, Any]]:
 
 
 def best(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The `valid` entry of the checkpoint `best`: of those measured in a row as the last one was.
+    """The `valid` entry of the checkpoint `best`.
 
-    Losses of other texts, as before a resume that changed what is scored, do not compare.
+    Only the latest entries that were measured in the same way are compared: a resumed run may
+    score another text than before.
     """
     valid = [entry for entry in entries if entry["kind"] == "valid"]
-    others = [at for at, entry in enumerate(valid) if measured(entry) != measured(valid[-1])]
-    alike = valid[max(others, default=-1) + 1 :]
-    return min(alike, key=lambda entry: entry.get("nats_per_token", math.inf), default=None)
+    others = [at for at, entry in enumerate(valid) if measurement(entry) != measurement(valid[-1])]
+    comparable = valid[max(others, default=-1) + 1 :]
+    return min(comparable, key=lambda entry: entry.get("nats_per_token", math.inf), default=None)
 
 
-def measured(entry: Mapping[str, Any]) -> list[Any]:
-    """What a loss is the loss of, and how it was read."""
+def measurement(entry: Mapping[str, Any]) -> list[Any]:
+    """What was scored and how; only losses with equal measurements can be compared."""
     return [entry.get(field) for field in ("bytes", "protocol", "how")]
 
 
 def rewind(path: Path, size_bytes: int) -> None:
-    """Drop what was noted after a checkpoint was written, so that it is written once."""
+    """Drop the entries written after a checkpoint; they will be written again."""
     content = path.read_bytes() if path.exists() else b""
     with atomic_write(path) as scratch:
         scratch.write_bytes(content[:size_bytes])
@@ -108,16 +109,16 @@ def _is_step(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _numbers(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{where}{name}/")
+            yield from _numbers(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{where}{name}", float(value)
+            yield f"{prefix}{name}", float(value)
 
 
-def _board(folder: Path, first_step: int) -> Any:
-    """A TensorBoard writer that forgets what it had from `first_step` on; None if not installed."""
+def _open_tensorboard(folder: Path, first_step: int) -> Any:
+    """A TensorBoard writer that drops old entries from `first_step` on; None if not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

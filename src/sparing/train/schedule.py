@@ -1,4 +1,4 @@
-"""How the learning rate moves: a factor on the base rate for every step."""
+"""Learning rate schedules: a factor on the base rate for every step."""
 
 import math
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ Shape = Literal["constant", "cosine", "linear", "cooldown", "drops"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
-    """The course of the learning rate over a run."""
+    """The learning rate schedule of a run."""
 
     shape: Shape = "cosine"
-    """What follows the warm-up."""
+    """What follows the warm-up: one of the shapes below."""
     warmup: int = 0
-    """Steps of linear warm-up; the first step already moves."""
+    """Steps of linear warm-up; the rate of the first step is not zero."""
     cooldown: int = 0
     """`cooldown` only: full rate until this step, then linearly to zero at twice that step."""
     floor: float = 0.0
@@ -41,7 +41,7 @@ class ScheduleConfig:
             raise UserError(f"schedule: drops are shares of the run, not {self.drops}")
 
 
-def factor(config: ScheduleConfig, step: int, fraction: float) -> float:
+def lr_factor(config: ScheduleConfig, step: int, fraction: float) -> float:
     """The factor on the base rate at `step`, counted from 1.
 
     `fraction` is the share of the run that is done, in steps or, for a time budget, in minutes.

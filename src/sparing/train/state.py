@@ -1,4 +1,4 @@
-"""The state of a training: counters, objects that change from step to step, and callbacks."""
+"""The state of a training: counters, loss scale, the objects a step changes, and callbacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,93 +11,130 @@ from sparing.device import Hardware
 from sparing.host_copy import AsyncHostCopy
 from sparing.models.api import LanguageModel, State
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.distributed.world import Loss, World
+from sparing.train.distributed.world import World
 from sparing.train.journal import Journal
-from sparing.train.loss_scale import LossScale
 from sparing.train.optim import OptimizerSet
-from sparing.train.progress import Bar
+from sparing.train.progress import ProgressBar
+
+SCALE_PATIENCE = 2000
+"""Good steps before the loss scale is doubled again."""
 
 
 @dataclass(slots=True)
-class Progress:
-    """Everything about a run's position that is a plain number."""
+class Counters:
+    """The plain numbers of a training, as stored in a checkpoint's `cursor.json`."""
 
     step: int = 0
     tokens: int = 0
     elapsed_s: float = 0.0
     best_nats: float | None = None
-    """Best valid loss per token so far."""
+    """Best validation loss per token so far."""
     pending_nats: float = 0.0
-    """Loss of the `pending_tokens` seen since the last entry of the journal."""
+    """Loss of the `pending_tokens` read since the last journal entry."""
     pending_tokens: int = 0
     logged_s: float = 0.0
-    judged_step: int = -1
-    judged_as: list[Any] = field(default_factory=list)
-    """Bytes, protocol and reading of the last valid loss: others do not compare with it."""
-    bad: int = 0
-    """Steps in a row whose loss or gradients were not finite."""
+    """`elapsed_s` of the last journal entry."""
+    validated_step: int = -1
+    """Step of the last validation; -1 before the first."""
+    validated_on: list[Any] = field(default_factory=list)
+    """Bytes, protocol and method of the last validation; only equal ones can be compared."""
+    bad_steps: int = 0
+    """Consecutive steps whose loss or gradients were not finite."""
     rollbacks: int = 0
-    """How often it has gone back since the last checkpoint that sound steps led to."""
-    fruitless: bool = False
-    """Whether no step has been sound since the last rollback."""
+    """Rollbacks since the last checkpoint that was reached by good steps."""
+    no_progress: bool = False
+    """Whether there has been no good step since the last rollback."""
     journal_bytes: int = 0
-    """Length of the journal when this was written down."""
+    """Length of the journal when the checkpoint was written."""
     pass_step: int = 0
-    """Where the present pass began: its schedule counts from here."""
-    pass_share: float = 0.0
-    pieces: int = 1
-    """Into how many one process had to cut its lanes, to fit into memory. Resumed it does so from
-    the start: another failure would draw random numbers of its own."""
+    """Step at which the current pass began; its schedule counts from here."""
+    pass_share: float | None = 0.0
+    """Share of the budget used at that step; None until the first step of the pass."""
+    micro_batches: int = 1
+    """Micro-batches that a single process needs to fit into memory. A resumed run starts with this
+    number: running out of memory again would draw extra random numbers."""
     cursor: Cursor = field(default_factory=Cursor)
+    """Position in the training text."""
 
 
 @dataclass(slots=True)
+class LossScale:
+    """The factor on the loss that keeps small float16 gradients alive; 1 in other precisions."""
+
+    value: float = 1.0
+    good_steps: int = 0
+    active: bool = False
+
+    @classmethod
+    def for_precision(cls, precision: str) -> "LossScale":
+        """Start at 2^16 for float16, as is customary."""
+        return cls(65536.0, 0, True) if precision == "float16" else cls()
+
+    def after_step(self, *, finite: bool) -> None:
+        """Halve the scale if the last gradients overflowed; double it after many good steps."""
+        if not self.active:
+            return
+        if not finite:
+            self.value, self.good_steps = self.value / 2, 0
+        elif self.good_steps + 1 >= SCALE_PATIENCE:
+            self.value, self.good_steps = self.value * 2, 0
+        else:
+            self.good_steps += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether an overflow now is caused by the model rather than by the scale."""
+        return not self.active or self.value < 1
+
+
+@dataclass(kw_only=True, slots=True)
 class Training:
-    """What changes while a run goes on."""
+    """A model in training: everything that changes from step to step."""
 
     model: LanguageModel
+    loss: nn.Module
+    """`SegmentLoss` of the model, wrapped by `world` so that backward sums the gradients of all
+    processes."""
     optimizer: OptimizerSet
     stream: Stream
     hardware: Hardware
-    scale: LossScale
     state: State
+    """The state carried into the next segment."""
+    world: World = field(default_factory=World)
+    scale: LossScale = field(default_factory=LossScale)
     clip: float = 0.0
-    norm: AsyncHostCopy | None = None
-    """Of the last update's gradients, as long as nobody has asked whether they were finite."""
-    pieces: int = 1
-    """Into how many the lanes of this process are cut, as asked for or as memory demands."""
+    """Largest norm of the gradients; 0 turns clipping off."""
     bytes_per_token: float = 1.0
     head_start_s: float = 0.0
-    """Time this process had already spent when training began; it counts against a budget."""
-    finished_s: float = 0.0
-    """As `progress.elapsed_s`, when the last checkpoint was whole and judged."""
-    progress: Progress = field(default_factory=Progress)
-    world: World = field(default_factory=World)
+    """Time this process spent before training; it counts against a time budget."""
     launched: bool = False
-    """Whether a launcher such as torchrun looks after this process."""
-    loss: nn.Module = field(default_factory=nn.Identity)
-    """`distributed.Loss` of the model, wrapped so that gradients of all processes are added up;
-    made here unless an optimizer had to see what wrapping does to the weights."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.loss, nn.Identity):
-            self.loss = self.world.wrap(Loss(self.model))
+    """Whether a launcher such as torchrun started this process."""
+    counters: Counters = field(default_factory=Counters)
+    unchecked_norms: list[AsyncHostCopy] = field(default_factory=list)
+    """Gradient norms of updates that `check_gradients` has not looked at yet."""
 
     def fresh_state(self, batch: int) -> State:
         """The model's state before the first token of `batch` lanes."""
-        with self.world.full_params(self.loss), self.hardware.autocast():
-            return self.model.initial_state(batch)
+        return initial_state(self.model, self.loss, self.hardware, self.world, batch)
+
+
+def initial_state(
+    model: LanguageModel, loss: nn.Module, hardware: Hardware, world: World, batch: int
+) -> State:
+    """The state before the first token of `batch` lanes, built from the full weights."""
+    with world.full_params(loss), hardware.autocast():
+        return model.initial_state(batch)
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Where a run writes, and who judges it."""
+    """What the training loop calls to log, show progress, save, load and validate."""
 
     journal: Journal
-    bar: Bar
+    bar: ProgressBar
     save: Callable[[str, Checkpoint], None]
-    amend: Callable[[str, Checkpoint], None]
-    """As `save`; what the checkpoint does not hold stays as it was."""
+    update_checkpoint: Callable[[str, Checkpoint], None]
+    """Like `save`, but keeps the files of the existing checkpoint that the new one lacks."""
     load: Callable[[str], Checkpoint | None]
-    judge: Callable[[LanguageModel], dict[str, Any]]
-    """Loss on the valid split; holds at least `nats_per_token` and `bits_per_byte`."""
+    validate: Callable[[LanguageModel], dict[str, Any]]
+    """Loss on the valid split; returns at least `nats_per_token` and `bits_per_byte`."""

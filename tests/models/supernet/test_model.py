@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.toy import Shelf, budget, callbacks, training
+from tests.train.toy import Shelf, budget, callbacks, toy_training
 
 from sparing.models.cost import cost
 from sparing.models.stack.config import StackConfig
@@ -266,15 +266,15 @@ def test_stopped_and_resumed_it_is_bit_equal(name: str, tmp_path: Path) -> None:
 def search(name: str, folder: Path, shelf: Shelf, stop: int | None = None) -> None:
     """Twenty steps, ended by a signal after `stop` of them, or what is left of them."""
     folder.mkdir(exist_ok=True)
-    run = training(supernet(**SEARCHES[name]))
+    run = toy_training(supernet(**SEARCHES[name]))
     if "last" in shelf.kept:
         restore(run, shelf.kept["last"])
-        run.stream.cursor = run.progress.cursor
+        run.stream.cursor = run.counters.cursor
     plain = run.model.after_step
 
     def after_step() -> None:
         plain()
-        if run.progress.step + 1 == stop:
+        if run.counters.step + 1 == stop:
             signal.raise_signal(signal.SIGINT)
 
     run.model.after_step = after_step  # type: ignore[method-assign]  # this run's alone
@@ -291,7 +291,7 @@ def losses(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_it_learns_the_toy_text(tmp_path: Path) -> None:
-    run = training(supernet(tau_end=0.3))
+    run = toy_training(supernet(tau_end=0.3))
     fit(run, budget(steps=150), ScheduleConfig(), callbacks(tmp_path, Shelf()))
     told = [e for e in read(tmp_path / "metrics.jsonl") if e["kind"] == "train"]
     assert told[-1]["nats_per_token"] < 0.9 < 1.5 < told[0]["nats_per_token"]
@@ -301,7 +301,7 @@ def test_a_budget_that_binds_is_spent_and_has_a_price(tmp_path: Path) -> None:
     told = {}
     for price in (0.0, 0.02):
         model = supernet(**(PRICED | {"budget": 0.7}), price=price, tau_end=0.3)
-        run = training(model)
+        run = toy_training(model)
         optim = OptimConfig(name="adamw", lr=0.01, architecture_lr=0.03)
         run.optimizer = build_optimizer(model, optim)
         folder = tmp_path / str(price)

@@ -1,4 +1,4 @@
-"""Tensors cut up between processes, and whole ones, through the same functions."""
+"""Sharded and full tensors, through the same functions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,11 +29,11 @@ def two() -> Iterator[Crew]:
 
 
 def rows() -> Tensor:
-    """Three, which two processes cannot share alike."""
+    """Three rows, which two processes cannot share equally."""
     return torch.arange(12.0).reshape(3, 4)
 
 
-def test_a_whole_tensor_is_all_there_is() -> None:
+def test_a_full_tensor_is_returned_as_it_is() -> None:
     full, other = rows(), rows() + 1
     assert not is_dtensor(full)
     assert (
@@ -46,30 +46,28 @@ def test_a_whole_tensor_is_all_there_is() -> None:
     torch.testing.assert_close(torch.stack(norms([full, other], full))[0], full.norm())
 
 
-def cut_up(launch: Launch) -> dict[str, Any]:
+def sharded_results(launch: Launch) -> dict[str, Any]:
     world_of(launch)
     mesh = init_device_mesh("cpu", (launch.size,))
     tensor = distribute_tensor(rows(), mesh, [Shard(0)])
     to_local(tensor).add_(1)
     return {
-        "is part": is_dtensor(tensor),
-        "own": to_local(tensor).tolist(),
-        "whole": full_tensor(tensor).tolist(),
-        "alike": to_local(distribute_like(rows(), tensor)).tolist(),
+        "is_dtensor": is_dtensor(tensor),
+        "local": to_local(tensor).tolist(),
+        "full": full_tensor(tensor).tolist(),
+        "distributed": to_local(distribute_like(rows(), tensor)).tolist(),
         "assembled": full_tensor_of(to_local(tensor) * 2, tensor).tolist(),
-        "lengths": [
-            length.item() for length in norms([to_local(tensor), to_local(tensor) * 3], tensor)
-        ],
+        "norms": [norm.item() for norm in norms([to_local(tensor), to_local(tensor) * 3], tensor)],
     }
 
 
-def test_a_tensor_cut_up_is_handled_by_the_part_that_is_here(two: Crew) -> None:
+def test_a_sharded_tensor_is_handled_by_its_local_shard(two: Crew) -> None:
     full = rows() + 1
-    for found, here in zip(two(cut_up), (slice(0, 2), slice(2, 3)), strict=True):
-        assert found["is part"]
-        assert found["own"] == full[here].tolist()
-        assert found["whole"] == full.tolist()
-        assert found["alike"] == rows()[here].tolist()
+    for found, here in zip(two(sharded_results), (slice(0, 2), slice(2, 3)), strict=True):
+        assert found["is_dtensor"]
+        assert found["local"] == full[here].tolist()
+        assert found["full"] == full.tolist()
+        assert found["distributed"] == rows()[here].tolist()
         assert found["assembled"] == (full * 2).tolist()
         norm = full.norm().item()
-        assert found["lengths"] == pytest.approx([norm, 3 * norm])
+        assert found["norms"] == pytest.approx([norm, 3 * norm])

@@ -1,4 +1,4 @@
-"""Several processes train as one: the same numbers, whatever their number."""
+"""Several processes train one model with the same numbers, whatever their number."""
 
 import itertools
 import math
@@ -33,17 +33,15 @@ from sparing.models.sha_rnn import SHARNN
 from sparing.train import checkpoint, journal
 from sparing.train.capture import broadcast_checkpoint, restore
 from sparing.train.checkpoint import Checkpoint
-from sparing.train.distributed.ddp import WorldConfig
 from sparing.train.distributed.dtensor import to_local
 from sparing.train.distributed.init import init_world
-from sparing.train.distributed.world import Loss, World
-from sparing.train.loop import backward, fit
-from sparing.train.loss_scale import LossScale
+from sparing.train.distributed.world import SegmentLoss, World, WorldConfig
+from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.progress import Clock
 from sparing.train.schedule import ScheduleConfig
-from sparing.train.state import Training
-from sparing.train.stopping import Stop
+from sparing.train.state import Training, initial_state
+from sparing.train.step import compute_gradients
+from sparing.train.stopping import Clock, Stop
 
 SHARED = [name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].model.alone]
 PLAIN = ScheduleConfig(shape="constant")
@@ -87,7 +85,7 @@ class Plan:
     optim: OptimConfig = field(
         default_factory=lambda: OptimConfig(name="adamw", lr=3e-3, eps=1e-4, clip=1.0)
     )
-    how: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     dropout: float = 0.0
     memory: int = 64
     state_reset: float = 0.0
@@ -106,30 +104,31 @@ def model_of(plan: Plan) -> LanguageModel:
     return FAMILIES[family].model(config)
 
 
-def training(plan: Plan, world: World, model: LanguageModel | None = None) -> Training:
+def plan_training(plan: Plan, world: World, model: LanguageModel | None = None) -> Training:
     model = model or model_of(plan)
-    loss = world.wrap(Loss(model))
+    loss = world.wrap(SegmentLoss(model))
     torch.manual_seed(100 + world.rank)
     settings = StreamConfig(batch=BATCH, segment=6, randomised=True, length_std=1.0, longest=8)
-    run = Training(
+    return Training(
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, plan.optim),
         stream=Stream(text(), settings, world.lanes(BATCH)),
         hardware=CPU,
-        scale=LossScale(),
-        state={},
+        state=initial_state(model, loss, CPU, world, len(world.lanes(BATCH))),
         clip=plan.optim.clip,
         world=world,
     )
-    run.state = run.fresh_state(len(world.lanes(BATCH)))
-    return run
 
 
 def follow(launch: Launch, path: Path, plan: Plan) -> list[float]:
-    """Train, save at the end, and tell the losses this process has noted."""
-    world = world_of(launch, **plan.how)
-    folder, shelf, run = path / f"of {launch.rank}", path / "checkpoints", training(plan, world)
+    """Train, save at the end, and return the losses in this process's journal."""
+    world = world_of(launch, **plan.settings)
+    folder, shelf, training = (
+        path / f"of {launch.rank}",
+        path / "checkpoints",
+        plan_training(plan, world),
+    )
     folder.mkdir(parents=True, exist_ok=True)
     journal.rewind(folder / "metrics.jsonl", 0)
 
@@ -137,22 +136,22 @@ def follow(launch: Launch, path: Path, plan: Plan) -> list[float]:
         if launch.rank == 0:
             checkpoint.save(shelf, name, saved, {})
 
-    def amend(name: str, saved: Checkpoint) -> None:
+    def update_checkpoint(name: str, saved: Checkpoint) -> None:
         if launch.rank == 0:
-            checkpoint.amend(shelf, name, saved, {})
+            checkpoint.update(shelf, name, saved, {})
 
     if plan.resumed:
         saved = broadcast_checkpoint(
             world, None if launch.rank else checkpoint.load(shelf, "last", {})
         )
         assert saved is not None
-        restore(run, saved)
-        run.stream.cursor = run.progress.cursor
+        restore(training, saved)
+        training.stream.cursor = training.counters.cursor
     config = budget(
         batch=BATCH, steps=plan.steps, micro_batches=plan.split, state_reset=plan.state_reset
     )
-    place = replace(callbacks(folder, Shelf()), save=save, amend=amend)
-    assert fit(run, config, PLAIN, place) == 0
+    hooks = replace(callbacks(folder, Shelf()), save=save, update_checkpoint=update_checkpoint)
+    assert fit(training, config, PLAIN, hooks) == 0
     entries = journal.read(folder / "metrics.jsonl")
     return [entry["nats_per_token"] for entry in entries if entry["kind"] == "train"]
 
@@ -162,7 +161,7 @@ def follow_all(launch: Launch, path: Path, plans: Sequence[Plan]) -> list[list[f
 
 
 def alone(path: Path, plans: Sequence[Plan]) -> list[list[float]]:
-    return follow_all(Launch(), path, [replace(plan, how={}) for plan in plans])
+    return follow_all(Launch(), path, [replace(plan, settings={}) for plan in plans])
 
 
 def same(found: Sequence[Sequence[float]], wanted: Any, plans: Sequence[Plan]) -> None:
@@ -184,14 +183,14 @@ def test_two_processes_see_the_losses_of_one(two: Crew, tmp_path: Path) -> None:
 def test_sharded_weights_take_the_same_steps(two: Crew, tmp_path: Path) -> None:
     plans = [Plan(steps=6, split=4, optim=optim) for optim in OPTIMIZERS.values()]
     plans += [Plan(name, steps=5, state_reset=0.3) for name in OF_EACH_KIND]
-    plans = [replace(plan, how={"sharded": True}) for plan in plans]
+    plans = [replace(plan, settings={"sharded": True}) for plan in plans]
     found = two(follow_all, tmp_path / "2", plans)
     assert found[0] == found[1]
     same(found[0], alone(tmp_path / "1", plans), plans)
 
 
-def test_weights_without_a_gradient_are_nobodys_concern(two: Crew, tmp_path: Path) -> None:
-    plans = [Plan(steps=5, memory=0), Plan(steps=5, memory=0, how={"sharded": True})]
+def test_weights_without_a_gradient_are_allowed(two: Crew, tmp_path: Path) -> None:
+    plans = [Plan(steps=5, memory=0), Plan(steps=5, memory=0, settings={"sharded": True})]
     found = two(follow_all, tmp_path / "2", plans)
     same(found[0], alone(tmp_path / "1", plans), plans)
 
@@ -202,7 +201,7 @@ def test_four_processes_see_the_losses_of_one_for_every_config(
     sharded: bool, two: Crew, four: Crew, tmp_path: Path
 ) -> None:
     plans = [
-        Plan(name, split=split, how={"sharded": sharded})
+        Plan(name, split=split, settings={"sharded": sharded})
         for name, split in itertools.product(SHARED, (1, 4))
     ]
     wanted = alone(tmp_path / "1", plans)
@@ -212,14 +211,20 @@ def test_four_processes_see_the_losses_of_one_for_every_config(
         same(found[0], wanted, plans)
 
 
+def follow_with(crew: Crew | None, path: Path, plan: Plan) -> list[float]:
+    """The losses of a plan followed by a crew, or by a single process."""
+    if crew is None:
+        return follow(Launch(), path, replace(plan, settings={}))
+    losses: list[float] = crew(follow, path, plan)[0]
+    return losses
+
+
 def resumed_elsewhere(first: Crew | None, second: Crew | None, path: Path, plan: Plan) -> None:
-    """Half of a training by one crew, the rest by another: the losses of a single process."""
+    """Half of a run by one crew and the rest by another give the losses of a single process."""
     half = replace(plan, steps=plan.steps // 2)
-    wanted = follow(Launch(), path / "whole", replace(plan, how={}))
-    run = path / "run"
-    began = first(follow, run, half)[0] if first else follow(Launch(), run, replace(half, how={}))
-    rest = replace(plan, resumed=True)
-    ended = second(follow, run, rest)[0] if second else follow(Launch(), run, replace(rest, how={}))
+    wanted = follow(Launch(), path / "whole", replace(plan, settings={}))
+    began = follow_with(first, path / "run", half)
+    ended = follow_with(second, path / "run", replace(plan, resumed=True))
     same([[*began, *ended]], [wanted], [plan])
 
 
@@ -228,16 +233,16 @@ def test_saved_by_two_it_is_resumed_by_one(name: str, two: Crew, tmp_path: Path)
     resumed_elsewhere(two, None, tmp_path, Plan(name, 30))
 
 
-def test_without_a_state_it_is_resumed_by_two(two: Crew, tmp_path: Path) -> None:
+def test_a_model_without_state_is_resumed_by_two(two: Crew, tmp_path: Path) -> None:
     resumed_elsewhere(two, two, tmp_path, Plan("stack dense", 8))
 
 
 def test_saved_by_one_it_is_resumed_by_two_sharded(two: Crew, tmp_path: Path) -> None:
-    resumed_elsewhere(None, two, tmp_path, Plan(steps=16, how={"sharded": True}))
+    resumed_elsewhere(None, two, tmp_path, Plan(steps=16, settings={"sharded": True}))
 
 
 def test_saved_sharded_it_is_resumed_by_one(two: Crew, tmp_path: Path) -> None:
-    plan = Plan("adaptive_span", 16, optim=OPTIMIZERS["lamb"], how={"sharded": True})
+    plan = Plan("adaptive_span", 16, optim=OPTIMIZERS["lamb"], settings={"sharded": True})
     resumed_elsewhere(two, None, tmp_path, plan)
 
 
@@ -246,7 +251,7 @@ def test_saved_by_two_it_is_resumed_by_four(two: Crew, four: Crew, tmp_path: Pat
     resumed_elsewhere(two, four, tmp_path, Plan(steps=24))
 
 
-# What fades with the share of the budget done is another thing in half a run.
+# What fades with the share of the budget done is another thing in half a training.
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [name for name in SHARED if "mtp" not in name])
 def test_every_config_is_resumed_by_one_and_by_four(
@@ -256,48 +261,50 @@ def test_every_config_is_resumed_by_one_and_by_four(
     resumed_elsewhere(two, four, tmp_path / "4", Plan(name))
 
 
-def test_resumed_by_as_many_even_dropout_goes_on(two: Crew, tmp_path: Path) -> None:
+def test_resumed_by_as_many_processes_dropout_is_the_same(two: Crew, tmp_path: Path) -> None:
     plan = Plan(steps=12, dropout=0.3)
     whole = two(follow, tmp_path / "whole", plan)[0]
     began = two(follow, tmp_path / "run", replace(plan, steps=5))[0]
     assert [*began, *two(follow, tmp_path / "run", replace(plan, resumed=True))[0]] == whole
 
 
-def messages(launch: Launch, how: dict[str, Any], split: int) -> list[dict[str, int]]:
-    """What the processes tell each other in each of three updates."""
-    world = world_of(launch, **how)
-    run = training(Plan(split=split), world)
-    world.watch(Stop(), Clock(0.0))
+def messages(launch: Launch, settings: dict[str, Any], split: int) -> list[dict[str, int]]:
+    """The collective calls of each of three updates."""
+    world = world_of(launch, **settings)
+    training = plan_training(Plan(split=split), world)
+    world.attach(Stop(), Clock(0.0))
     found = []
-    for segment in itertools.islice(run.stream.segments(), 3):
+    for segment in itertools.islice(training.stream.segments(), 3):
         with profile(activities=[ProfilerActivity.CPU]) as watched:
-            _, _, run.state = backward(run, segment, world.micro_batches(BATCH, split))
-            run.optimizer.step()
-        run.optimizer.zero_grad()
+            _, _, training.state = compute_gradients(
+                training, segment, world.micro_batches(BATCH, split)
+            )
+            training.optimizer.step()
+        training.optimizer.zero_grad()
         names = (event.name for event in watched.events() or ())
         found.append(dict(Counter(name for name in names if name.startswith("c10d::"))))
     return found
 
 
 @pytest.mark.parametrize("split", [1, 4])
-def test_an_update_takes_one_all_reduce_and_one_meeting(split: int, two: Crew) -> None:
-    for told in two(messages, {}, split):
-        # Once in a run, at its second update, DDP also tells in which order gradients are ready.
-        told[1].pop("c10d::broadcast_")
-        assert told == [{"c10d::allreduce_": 1, "c10d::allgather_": 1}] * 3
+def test_an_update_takes_one_all_reduce_and_one_all_gather(split: int, two: Crew) -> None:
+    for calls in two(messages, {}, split):
+        # In the second update DDP also broadcasts the order in which gradients are ready.
+        calls[1].pop("c10d::broadcast_")
+        assert calls == [{"c10d::allreduce_": 1, "c10d::allgather_": 1}] * 3
 
 
-def test_a_sharded_update_takes_one_reduction_for_each_part(two: Crew) -> None:
+def test_a_sharded_update_takes_one_reduce_scatter_per_part(two: Crew) -> None:
     parts = 1 + len(model_of(Plan()).shard_parts())
-    for told in two(messages, {"sharded": True}, 4):
-        assert [update["c10d::_reduce_scatter_base_"] for update in told] == [parts] * 3
+    for calls in two(messages, {"sharded": True}, 4):
+        assert [update["c10d::_reduce_scatter_base_"] for update in calls] == [parts] * 3
 
 
 def held(launch: Launch) -> tuple[float, float]:
     """Numbers of weights and of optimizer state in this process, over those of the model."""
-    run = training(Plan(optim=OPTIMIZERS["lamb"]), world_of(launch, sharded=True))
-    weights = list(run.model.parameters())
-    states = [tensor for tensor in run.optimizer.tensors().values() if tensor.ndim]
+    training = plan_training(Plan(optim=OPTIMIZERS["lamb"]), world_of(launch, sharded=True))
+    weights = list(training.model.parameters())
+    states = [tensor for tensor in training.optimizer.tensors().values() if tensor.ndim]
     return tuple(
         sum(to_local(tensor).numel() for tensor in tensors)
         / sum(tensor.numel() for tensor in tensors)
@@ -305,32 +312,34 @@ def held(launch: Launch) -> tuple[float, float]:
     )  # type: ignore[return-value]
 
 
-def test_sharded_each_process_holds_its_part(two: Crew) -> None:
+def test_each_process_holds_its_shard(two: Crew) -> None:
     shares = two(held)
     assert sum(weights for weights, _ in shares) == pytest.approx(1)
     assert all(share == pytest.approx(0.5, abs=0.05) for pair in shares for share in pair)
 
 
-def judged_first(launch: Launch) -> tuple[float, float]:
-    """Evaluated before the first step, and again after two."""
-    run = training(Plan(), world_of(launch, sharded=True))
+def evaluated_first(launch: Launch) -> tuple[float, float]:
+    """The loss before the first step and after two."""
+    training = plan_training(Plan(), world_of(launch, sharded=True))
     found = []
     for _ in range(2):
-        with run.world.full_params(run.loss):
+        with training.world.full_params(training.loss):
             found.append(
-                evaluate_streams(run.model, text(), CPU, batch=3, world=run.world).loss_nats
+                evaluate_streams(
+                    training.model, text(), CPU, batch=3, world=training.world
+                ).loss_nats
             )
-        for segment in itertools.islice(run.stream.segments(), 2):
-            backward(run, segment, 1)
-            run.optimizer.step()
-            run.optimizer.zero_grad()
+        for segment in itertools.islice(training.stream.segments(), 2):
+            compute_gradients(training, segment, 1)
+            training.optimizer.step()
+            training.optimizer.zero_grad()
     return found[0], found[1]
 
 
-def test_sharded_weights_can_be_judged_at_any_time(two: Crew) -> None:
-    wanted = judged_first(Launch())
+def test_sharded_weights_can_be_evaluated_at_any_time(two: Crew) -> None:
+    wanted = evaluated_first(Launch())
     assert wanted[0] != wanted[1]
-    for found in two(judged_first):
+    for found in two(evaluated_first):
         assert found == pytest.approx(wanted, rel=1e-6)
 
 
@@ -350,72 +359,72 @@ class Poisoned(SHARNN):
 def poisoned(launch: Launch, path: Path) -> tuple[list[Any], bool, int]:
     torch.manual_seed(1)
     world = world_of(launch)
-    run = training(Plan(), world, Poisoned(launch.rank, range(3, 5)))
-    run.stream.split.ids[:] %= 7
+    training = plan_training(Plan(), world, Poisoned(launch.rank, range(3, 5)))
+    training.stream.split.ids[:] %= 7
     folder, shelf = path / str(launch.rank), Shelf()
     folder.mkdir()
-    fit(run, budget(batch=BATCH, steps=8), PLAIN, callbacks(folder, shelf))
+    fit(training, budget(batch=BATCH, steps=8), PLAIN, callbacks(folder, shelf))
     events = [e["what"] for e in journal.read(folder / "metrics.jsonl") if e["kind"] == "event"]
-    tensors = (*run.model.parameters(), *run.state.values())
-    return events, all(bool(t.isfinite().all()) for t in tensors), run.progress.step
+    tensors = (*training.model.parameters(), *training.state.values())
+    return events, all(bool(t.isfinite().all()) for t in tensors), training.counters.step
 
 
-def test_what_one_rank_sees_as_nan_all_of_them_skip(two: Crew, tmp_path: Path) -> None:
+def test_a_nan_on_one_rank_is_skipped_by_all(two: Crew, tmp_path: Path) -> None:
     what = "loss is not finite on rank 1; step skipped"
     assert two(poisoned, tmp_path) == [([what] * 2, True, 8)] * 2
 
 
 def struck(launch: Launch, path: Path) -> tuple[int, int, list[int]]:
     world, shelf = world_of(launch), Shelf()
-    run = training(Plan(), world)
+    training = plan_training(Plan(), world)
     folder = path / str(launch.rank)
     folder.mkdir()
-    place = callbacks(folder, shelf)
-    original = place.bar.update
+    hooks = callbacks(folder, shelf)
+    original = hooks.bar.update
 
-    def strike(share: float, words: str) -> None:
-        original(share, words)
-        if run.progress.step == 4 and launch.rank == 1:
+    def strike(share: float, text: str) -> None:
+        original(share, text)
+        if training.counters.step == 4 and launch.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    place.bar.update = strike  # type: ignore[method-assign]
-    number = fit(run, budget(batch=BATCH, steps=50), PLAIN, place)
+    hooks.bar.update = strike  # type: ignore[method-assign]
+    number = fit(training, budget(batch=BATCH, steps=50), PLAIN, hooks)
     last = shelf.kept["last"]
     kept = [tensor for name, tensor in last.tensors["state"].items() if "state." in name]
     return number, int(last.cursor["step"]), [len(tensor) for tensor in kept]
 
 
-def test_a_signal_to_one_rank_ends_all_after_the_same_step(two: Crew, tmp_path: Path) -> None:
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(two: Crew, tmp_path: Path) -> None:
     first, second = two(struck, tmp_path)
     assert first[:2] == second[:2] == (signal.SIGTERM, 5)
     assert set(first[2]) == {BATCH}
 
 
-def test_gradients_may_travel_in_sixteen_bits(two: Crew, tmp_path: Path) -> None:
-    plan = Plan(steps=20, how={"reduction": "bfloat16"})
+def test_gradients_can_be_reduced_in_bfloat16(two: Crew, tmp_path: Path) -> None:
+    plan = Plan(steps=20, settings={"reduction": "bfloat16"})
     found, wanted = two(follow, tmp_path / "2", plan)[0], alone(tmp_path / "1", [plan])[0]
     assert found == pytest.approx(wanted, abs=5e-3)
     assert found != pytest.approx(wanted, abs=1e-6)
 
 
 def deserted(launch: Launch, reduction: str) -> str:
-    """Rank 1 sends its gradients once only."""
-    how: dict[str, Any] = {"timeout_s": 1, "reduction": reduction}
+    """Rank 1 sends its gradients only once."""
+    settings: dict[str, Any] = {"timeout_s": 1, "reduction": reduction}
     model, inputs = model_of(Plan()), torch.zeros(1, 4, dtype=torch.long)
     try:
-        with init_world(launch, CPU.device, WorldConfig(**how)) as world:
-            loss = world.wrap(Loss(model))
+        with init_world(launch, CPU.device, WorldConfig(**settings)) as world:
+            loss = world.wrap(SegmentLoss(model))
             for _ in range(2 - launch.rank):
                 loss(inputs, inputs, model.initial_state(1))[0].backward()
-            # Past the end of rank 0's patience.
+            # Longer than rank 0 waits.
             time.sleep(2)
     except LostProcessError as problem:
         return str(problem)
-    return "went on"
+    return "continued"
 
 
 @pytest.mark.parametrize("reduction", ["float32", "bfloat16"])
-def test_gradients_that_were_lost_on_the_way_are_no_sum(reduction: str) -> None:
+def test_a_lost_reduction_is_an_error(reduction: str) -> None:
     crew = Crew(2)
     try:
         first, _ = crew(deserted, reduction)
@@ -432,7 +441,7 @@ def scored(launch: Launch) -> list[tuple[float, str]]:
     return [(each.loss_nats, each.how) for each in found]
 
 
-def test_streams_and_windows_dealt_out_add_up_to_the_same_figures(two: Crew) -> None:
+def test_an_evaluation_split_between_processes_gives_the_same_numbers(two: Crew) -> None:
     wanted = scored(Launch())
     for found in two(scored):
         assert [how for _, how in found] == [how for _, how in wanted]
@@ -441,10 +450,10 @@ def test_streams_and_windows_dealt_out_add_up_to_the_same_figures(two: Crew) -> 
 
 
 def frozen(launch: Launch) -> str:
-    """Rank 1 stops dead for longer than rank 0 is willing to wait."""
+    """Rank 1 stops for longer than rank 0 waits."""
     try:
         with init_world(launch, CPU.device, WorldConfig(timeout_s=1)) as world:
-            world.watch(Stop(), Clock(0.0))
+            world.attach(Stop(), Clock(0.0))
             if launch.rank == 1:
                 subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -452,10 +461,10 @@ def frozen(launch: Launch) -> str:
             world.sync_step(AsyncHostCopy(torch.zeros(())), torch.zeros(()))
     except LostProcessError as problem:
         return str(problem)
-    return "went on"
+    return "continued"
 
 
-def test_a_frozen_process_is_given_up_on() -> None:
+def test_a_frozen_process_is_an_error_after_the_timeout() -> None:
     crew = Crew(2)
     try:
         first, second = crew(frozen)
@@ -476,25 +485,27 @@ def differing(launch: Launch) -> str:
     return "agreed"
 
 
-def test_processes_with_other_settings_are_refused(two: Crew) -> None:
-    assert two(differing) == ["rank 1 has other settings than rank 0; give all the same"] * 2
+def test_processes_with_different_settings_are_refused(two: Crew) -> None:
+    assert two(differing) == ["rank 1 has other settings than rank 0; they must be the same"] * 2
 
 
 @pytest.mark.parametrize(
     ("size", "split", "wanted"),
     [(1, 1, 1), (1, 4, 4), (2, 4, 2), (4, 4, 1), (8, 4, 1), (2, 1, 1), (4, 8, 2)],
 )
-def test_pieces_are_as_large_as_with_one_process(size: int, split: int, wanted: int) -> None:
+def test_micro_batches_are_no_larger_than_with_one_process(
+    size: int, split: int, wanted: int
+) -> None:
     world = World()
     world.size = size
     assert world.micro_batches(BATCH, split) == wanted
 
 
-def test_lanes_are_dealt_in_blocks_and_none_is_left_over() -> None:
+def test_every_lane_belongs_to_exactly_one_process() -> None:
     for size, batch in itertools.product(range(1, 6), range(1, 12)):
-        dealt = []
+        found = []
         for rank in range(size):
             world = World()
             world.rank, world.size = rank, size
-            dealt += list(world.lanes(batch))
-        assert dealt == list(range(batch))
+            found += list(world.lanes(batch))
+        assert found == list(range(batch))

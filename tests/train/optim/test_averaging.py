@@ -1,5 +1,6 @@
-"""ASGD and NT-ASGD: the mean, the moment it begins, and what is judged."""
+"""ASGD and NT-ASGD (the mean, its start, validation with it), and Lookahead."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,24 +8,25 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.train.toy import Shelf, budget, callbacks, training
+from tests.train.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor, nn
+from torch.optim import SGD, AdamW
 
 from sparing.models.api import LanguageModel
 from sparing.train.capture import restore
 from sparing.train.loop import fit
-from sparing.train.optim import Averaging, OptimConfig, build_optimizer
+from sparing.train.optim import Averaging, Lookahead, OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
 
 Make = Callable[[], LanguageModel]
 PLAIN = ScheduleConfig(shape="constant")
 
 
-def begun(losses: list[float], patience: int) -> list[bool]:
+def started(losses: list[float], patience: int) -> list[bool]:
     """Whether averaging is on after each of the losses."""
     averaging, on = Averaging({"w": nn.Parameter(torch.zeros(1))}, patience), []
     for loss in losses:
-        averaging.judged(loss)
+        averaging.report_validation(loss)
         on.append(int(averaging.steps) >= 0)
     return on
 
@@ -33,7 +35,7 @@ def begun(losses: list[float], patience: int) -> list[bool]:
     ("patience", "losses", "first"),
     [
         # With n = 2 the fourth loss is the first that can trigger: three are logged before it, and
-        # it is compared with the least of those but the latest two.
+        # it is compared with the best of those but the latest two.
         (2, [5.0, 4.0, 3.0, 5.1], 3),
         (2, [5.0, 4.0, 3.0, 4.9, 4.1], 4),
         (2, [5.0, 4.0, 3.0, 3.5, 3.6, 3.7], 5),
@@ -52,7 +54,7 @@ def test_the_trigger_is_that_of_the_code(
     patience: int, losses: list[float], first: int | None
 ) -> None:
     expected = [first is not None and index >= first for index in range(len(losses))]
-    assert begun(losses, patience) == expected
+    assert started(losses, patience) == expected
 
 
 def test_the_trigger_equals_the_rule_written_out() -> None:
@@ -66,7 +68,7 @@ def test_the_trigger_equals_the_rule_written_out() -> None:
             on = on or (len(logged) > patience and loss > min(logged[:-patience]))
             logged.append(loss)
             expected.append(on)
-        assert begun(losses, patience) == expected
+        assert started(losses, patience) == expected
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
@@ -113,7 +115,7 @@ def test_it_is_torchs_asgd_with_the_first_step_counted(tiny: Make) -> None:
             torch.testing.assert_close(ours[name], counted)
 
 
-def test_before_its_trigger_the_weights_are_judged_as_they_are(
+def test_before_the_trigger_the_current_weights_are_validated(
     tiny: Make, train: Callable[..., None]
 ) -> None:
     model = tiny()
@@ -123,7 +125,7 @@ def test_before_its_trigger_the_weights_are_judged_as_they_are(
     with optimizer.averaged():
         torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
     for loss in (1.0, 2.0, 3.0):
-        optimizer.judged(loss)
+        optimizer.report_validation(loss)
     with optimizer.averaged():
         torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
     train(model, optimizer, range(3, 4))
@@ -134,71 +136,125 @@ def test_before_its_trigger_the_weights_are_judged_as_they_are(
         torch.testing.assert_close(weights(model)["mix.weight"], middle)
 
 
-def test_stopped_in_the_middle_of_a_trigger_it_goes_on_bit_by_bit(
+def test_resumed_around_its_trigger_it_is_bit_equal(
     tiny: Make, train: Callable[..., None], tmp_path: Path
 ) -> None:
     config = OptimConfig(name="ntasgd", lr=0.5, patience=2)
     losses = [5.0, 4.0, 3.0, 3.1, 6.0, 2.0]
 
-    def go(model: LanguageModel, optimizer: Any, steps: range) -> None:
+    def train_and_report(model: LanguageModel, optimizer: Any, steps: range) -> None:
         for step in steps:
             train(model, optimizer, range(step, step + 1))
-            optimizer.judged(losses[step])
+            optimizer.report_validation(losses[step])
 
     whole, first, second = (tiny() for _ in range(3))
     straight = build_optimizer(whole, config)
-    go(whole, straight, range(6))
+    train_and_report(whole, straight, range(6))
     for stop in (2, 4, 5):
         stopped, resumed = build_optimizer(first, config), build_optimizer(second, config)
         first.load_state_dict(tiny().state_dict())
-        go(first, stopped, range(stop))
+        train_and_report(first, stopped, range(stop))
         save_file(stopped.tensors(), tmp_path / "optimizer.safetensors")
         second.load_state_dict(first.state_dict())
         resumed.load_tensors(load_file(tmp_path / "optimizer.safetensors"))
-        go(second, resumed, range(stop, 6))
+        train_and_report(second, resumed, range(stop, 6))
         with straight.averaged(), resumed.averaged():
             torch.testing.assert_close(weights(second), weights(whole), rtol=0, atol=0)
         assert int(resumed.averaging.steps) == 1
 
 
-def test_the_loop_judges_and_keeps_the_mean_and_goes_on_with_its_own(tmp_path: Path) -> None:
+def test_the_loop_validates_and_saves_the_mean_and_trains_the_current_weights(
+    tmp_path: Path,
+) -> None:
     seen: list[Tensor] = []
 
-    def judge(model: LanguageModel) -> dict[str, Any]:
+    def validate(model: LanguageModel) -> dict[str, Any]:
         seen.append(model.head.weight.detach().clone())
         loss = 3.0 - len(seen)
         return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.0}
 
-    run, shelf = training(), Shelf()
-    run.optimizer = build_optimizer(run.model, OptimConfig(name="asgd", lr=0.5))
-    fit(run, budget(steps=6, evaluate_every=3), PLAIN, callbacks(tmp_path, shelf, judge))
-    mean = run.optimizer.averaging.means["embedding.weight"]
+    training, shelf = toy_training(), Shelf()
+    training.optimizer = build_optimizer(training.model, OptimConfig(name="asgd", lr=0.5))
+    fit(training, budget(steps=6, evaluate_every=3), PLAIN, callbacks(tmp_path, shelf, validate))
+    mean = training.optimizer.averaging.means["embedding.weight"]
     torch.testing.assert_close(seen[-1], mean, rtol=0, atol=0)
     best, last = shelf.kept["best"].tensors["model"], shelf.kept["last"].tensors["model"]
     torch.testing.assert_close(best["embedding.weight"], mean, rtol=0, atol=0)
-    torch.testing.assert_close(last["embedding.weight"], run.model.head.weight, rtol=0, atol=0)
+    torch.testing.assert_close(last["embedding.weight"], training.model.head.weight, rtol=0, atol=0)
     assert not torch.equal(best["embedding.weight"], last["embedding.weight"])
 
 
 def test_a_run_resumed_after_its_trigger_is_bit_equal(tmp_path: Path) -> None:
-    def judge(model: LanguageModel) -> dict[str, Any]:
+    def validate(model: LanguageModel) -> dict[str, Any]:
         loss = model.head.weight.detach().double().sum().item()
         return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.0}
 
     def made() -> Any:
-        run = training()
+        training = toy_training()
         config = OptimConfig(name="ntasgd", lr=0.5, patience=1)
-        run.optimizer = build_optimizer(run.model, config)
-        return run
+        training.optimizer = build_optimizer(training.model, config)
+        return training
 
     whole, first, second, shelf = made(), made(), made(), Shelf()
-    fit(whole, budget(steps=20, evaluate_every=2), PLAIN, callbacks(tmp_path, Shelf(), judge))
-    fit(first, budget(steps=12, evaluate_every=2), PLAIN, callbacks(tmp_path, shelf, judge))
+    fit(whole, budget(steps=20, evaluate_every=2), PLAIN, callbacks(tmp_path, Shelf(), validate))
+    fit(first, budget(steps=12, evaluate_every=2), PLAIN, callbacks(tmp_path, shelf, validate))
     restore(second, shelf.kept["last"])
-    second.stream.cursor = second.progress.cursor
-    fit(second, budget(steps=20, evaluate_every=2), PLAIN, callbacks(tmp_path, shelf, judge))
+    second.stream.cursor = second.counters.cursor
+    fit(second, budget(steps=20, evaluate_every=2), PLAIN, callbacks(tmp_path, shelf, validate))
     assert int(whole.optimizer.averaging.steps) > 0
     torch.testing.assert_close(
         second.optimizer.tensors(), whole.optimizer.tensors(), rtol=0, atol=0
     )
     torch.testing.assert_close(weights(second.model), weights(whole.model), rtol=0, atol=0)
+
+
+def step(optimizer: Lookahead, p: Tensor, gradient: float) -> None:
+    p.grad = torch.full_like(p, gradient)
+    optimizer.step()
+
+
+def test_lookahead_goes_back_a_fifth_of_the_way_every_fifth_step() -> None:
+    p = torch.zeros(2, requires_grad=True)
+    optimizer = Lookahead(SGD([p], lr=1.0))
+    seen = []
+    for _ in range(10):
+        step(optimizer, p, -1.0)
+        seen.append(float(p.detach()[0]))
+    assert seen == pytest.approx([1, 2, 3, 4, 4, 5, 6, 7, 8, 8])
+
+
+def test_lookahead_starts_from_weights_loaded_after_construction() -> None:
+    p = torch.zeros(2, requires_grad=True)
+    optimizer = Lookahead(SGD([p], lr=1.0))
+    with torch.no_grad():
+        p.fill_(100.0)
+    for _ in range(5):
+        step(optimizer, p, -1.0)
+    assert float(p.detach()[0]) == pytest.approx(104.0)
+
+
+def test_a_new_learning_rate_reaches_lookaheads_inner_optimizer() -> None:
+    p = torch.zeros(2, requires_grad=True)
+    optimizer = Lookahead(SGD([p], lr=1.0))
+    optimizer.param_groups[0]["lr"] = 0.5
+    step(optimizer, p, -1.0)
+    assert float(p.detach()[0]) == 0.5
+
+
+def test_lookahead_resumes_from_its_state_dict() -> None:
+    def fresh() -> tuple[Tensor, Lookahead]:
+        p = torch.ones(3, requires_grad=True)
+        return p, Lookahead(AdamW([p], lr=0.1))
+
+    (p, whole), (q, first), (r, second) = fresh(), fresh(), fresh()
+    for number in range(7):
+        step(whole, p, 1.0 + number)
+    for number in range(4):
+        step(first, q, 1.0 + number)
+    with torch.no_grad():
+        r.copy_(q)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for number in range(4, 7):
+        step(second, r, 1.0 + number)
+    assert torch.equal(r, p)
+    assert not torch.equal(q, p)

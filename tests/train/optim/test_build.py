@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW
 
+from sparing.config import from_json, to_json, with_settings
+from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.models.supernet.config import SupernetConfig
 from sparing.models.supernet.model import Supernet
@@ -19,7 +21,7 @@ from sparing.train.optim import (
     OptimizerSet,
     build_optimizer,
 )
-from sparing.train.optim.config import OptimizerName
+from sparing.train.optim.build import OptimizerName
 
 NAMES = get_args(OptimizerName)
 Make = Callable[[], LanguageModel]
@@ -143,3 +145,30 @@ def test_preferences_of_a_super_net_have_a_rate_and_a_decay_of_their_own() -> No
     assert group["param_names"] == ["logits"]
     plain = group_of(build_optimizer(model, OptimConfig(name="adam", lr=1e-3)), "logits")
     assert (plain["lr"], plain["weight_decay"]) == (1e-3, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lr", -1.0),
+        ("lr", float("nan")),
+        ("table_lr", float("inf")),
+        ("eps", -1e-8),
+        ("clip", -0.1),
+        ("tensor_clip", -0.1),
+        ("weight_decay", -0.1),
+        ("momentum", 1.0),
+        ("patience", 0),
+        ("betas", (0.9, 1.0)),
+        ("betas", (-0.1, 0.9)),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=field):
+        OptimConfig(**{field: value})
+
+
+def test_settings_survive_json_and_the_command_line() -> None:
+    config = with_settings(OptimConfig(), ["name=muon", "lr=0.02", "betas=0.8,0.95", "eps=none"])
+    assert config == OptimConfig(name="muon", lr=0.02, betas=(0.8, 0.95))
+    assert from_json(OptimConfig, to_json(config)) == config

@@ -67,9 +67,9 @@ def test_gradients_that_are_not_finite_become_zeros(odd: float, max_norm: float)
 def test_what_no_host_may_ask_is_decided_bit_by_bit(dtype: torch.dtype) -> None:
     given = [torch.tensor([torch.nan, torch.inf, -2.5, 1e-30]).to(dtype), torch.ones(2, 3).mT]
     kept = [gradient.clone() for gradient in given]
-    clip._keep_(kept, torch.tensor(True))
+    clip._zero_unless_(kept, torch.tensor(True))
     torch.testing.assert_close(kept, given, rtol=0, atol=0, equal_nan=True)
-    clip._keep_(kept, torch.tensor(False))
+    clip._zero_unless_(kept, torch.tensor(False))
     assert all(not gradient.any() for gradient in kept)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.train.optim.muon import Muon, orthogonal
+from sparing.train.optim.muon import Muon, orthogonalise
 
 
 def plain_orthogonal(matrix: Tensor) -> Tensor:
@@ -26,9 +26,9 @@ def plain_muon(
     for gradient in gradients:
         momentum = 0.95 * momentum + gradient
         ahead = gradient + 0.95 * momentum
-        pieces = [plain_orthogonal(block) for block in ahead.chunk(blocks)]
-        scale = math.sqrt(max(1.0, pieces[0].size(0) / pieces[0].size(1)))
-        weights = weights * (1 - lr * decay) - lr * scale * torch.cat(pieces)
+        steps = [plain_orthogonal(block) for block in ahead.chunk(blocks)]
+        scale = math.sqrt(max(1.0, steps[0].size(0) / steps[0].size(1)))
+        weights = weights * (1 - lr * decay) - lr * scale * torch.cat(steps)
     return weights
 
 
@@ -70,7 +70,7 @@ def test_every_block_of_an_update_is_nearly_orthogonal() -> None:
 def test_wide_and_tall_matrices_keep_their_shape_and_direction(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     matrices_NRC = torch.randn(shape)
-    result_NRC = orthogonal(matrices_NRC)
+    result_NRC = orthogonalise(matrices_NRC)
     assert result_NRC.shape == shape
     u, _, vh = torch.linalg.svd(matrices_NRC, full_matrices=False)
     values = torch.linalg.diagonal(u.mT @ result_NRC @ vh.mT)

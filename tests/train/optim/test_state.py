@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.optim.config import OptimizerName
+from sparing.train.optim.build import OptimizerName
 
 NAMES = get_args(OptimizerName)
 Make = Callable[[], LanguageModel]

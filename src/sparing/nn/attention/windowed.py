@@ -227,7 +227,7 @@ class SpanRefresh:
         """Let the blocks know."""
         if not self._blocks:
             return
-        for block, known in zip(self._blocks, self._arrival.read().tolist(), strict=True):
+        for block, known in zip(self._blocks, self._arrival.wait().tolist(), strict=True):
             block.set_spans(known)
 
 

@@ -1,8 +1,8 @@
-"""Tensors of which this process may have a part only, as it is under `--shard`.
+"""Functions on tensors that may be sharded between processes (`--shard`), or may not.
 
-Such a tensor is torch's `DTensor`, cut along its first axis. What is done number by number is done
-to the part that is here; what needs more asks here. Torch's own module for them is imported where
-there are any: that takes the better part of a second.
+A sharded tensor is torch's `DTensor`, split along its first axis. Elementwise work is done on the
+local shard; what needs more is here. Torch's own module for DTensors takes most of a second to
+import, so it is imported only where there are any.
 """
 
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from torch import Tensor
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Whether other processes have the rest of it."""
+    """Whether a tensor is sharded."""
     return hasattr(tensor, "full_tensor")
 
 
 def to_local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that is here; writing to it changes the tensor."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
+    """The shard of this process; writing to it changes the tensor."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor, wherever its parts are; every process must ask for it."""
+    """The full tensor; every process must call this."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def distribute_like(full: Tensor, like: Tensor) -> Tensor:
-    """`full`, which every process has, cut up as `like` is."""
+    """Shard `full`, which every process has, in the same way as `like`."""
     if not is_dtensor(like):
         return full
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -40,22 +40,22 @@ def distribute_like(full: Tensor, like: Tensor) -> Tensor:
     )
 
 
-def full_tensor_of(part: Tensor, like: Tensor) -> Tensor:
-    """All of the tensor whose `part` is here, and which is cut up as `like` is."""
+def full_tensor_of(local: Tensor, like: Tensor) -> Tensor:
+    """The full tensor whose shard on this process is `local`, sharded in the same way as `like`."""
     if not is_dtensor(like):
-        return part
+        return local
     from torch.distributed.tensor import DTensor
 
     assert isinstance(like, DTensor)
-    mesh, places = like.device_mesh, like.placements
+    mesh, placements = like.device_mesh, like.placements
     return DTensor.from_local(
-        part, mesh, places, shape=like.shape, stride=like.stride()
+        local, mesh, placements, shape=like.shape, stride=like.stride()
     ).full_tensor()
 
 
-def norms(parts: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
-    """The norms of tensors whose `parts` are here, cut up as `like` is or not at all."""
-    norms: tuple[Tensor, ...] = torch._foreach_norm(list(parts))
+def norms(local: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+    """The norms of the full tensors, given local shards (or full tensors) sharded like `like`."""
+    norms: tuple[Tensor, ...] = torch._foreach_norm(list(local))
     if not is_dtensor(like):
         return norms
     from torch.distributed import all_reduce

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer state cut up between processes (FSDP2), for large models."""
+"""Sharded training (FSDP2): weights, gradients and optimizer state split between processes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,23 +10,23 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from sparing.train.distributed.ddp import DDPWorld
 from sparing.train.distributed.dtensor import full_tensor
-from sparing.train.distributed.world import Loss
+from sparing.train.distributed.world import SegmentLoss
 
 
 class FSDPWorld(DDPWorld):
-    """One of several processes, each with a part of every tensor."""
+    """One of several processes, each with a shard of every tensor."""
 
-    def wrap(self, loss: Loss) -> nn.Module:
-        """FSDP: each part's gradients are added up and handed to their owners as they are ready."""
+    def wrap(self, loss: SegmentLoss) -> nn.Module:
+        """Shard each part of the model; its gradients are reduce-scattered when they are ready."""
         mesh = init_device_mesh(self.device.type, (self.size,))
-        reduce = getattr(torch, self.how.reduction)
+        reduce = getattr(torch, self.config.reduction)
         policy = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
         for module in (*loss.model.shard_parts(), loss):
             sharded = fully_shard(module, mesh=mesh, mp_policy=policy)
-            # The loss was divided by the global count already; and Gloo can do no more than add.
+            # The loss has already been divided by the global count, and Gloo can only sum.
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
-        # Else the first part to be called, in an evaluation, would take itself for the whole.
+        # Otherwise the first part that an evaluation calls would become FSDP's root module.
         sharded._get_fsdp_state()._lazy_init()
         return loss
 
@@ -44,7 +44,7 @@ class FSDPWorld(DDPWorld):
             module.unshard()
             module.set_reshard_after_forward(False, recurse=False)
         for parameter in loss.parameters():
-            # FSDP fills them without a trace, and a model may have kept what it made of them.
+            # FSDP writes parameters without changing their version, which model caches rely on.
             torch.autograd.graph.increment_version(parameter)
         try:
             yield
@@ -54,9 +54,9 @@ class FSDPWorld(DDPWorld):
                 module.reshard()
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """See `World`; one after the other through the host: together they may not fit the device.
+        """See `World`; one tensor after the other, as all of them may not fit on the device.
 
-        World other than the first keep none.
+        Ranks other than 0 keep none.
         """
         found = {}
         for name, tensor in tensors.items():

@@ -1,23 +1,36 @@
-"""What a training asks where other processes might matter: lanes, gradients, facts agreed on.
+"""The processes of a training, with torch.distributed's verbs.
 
-`World` is one process alone, for which everything is a matter of course; `many.DDPWorld` is one of
-several.
+`World` is a single process, for which every call returns its argument; `DDPWorld` and `FSDPWorld`
+are one of several processes. All processes make the same calls in the same order.
 """
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from sparing.host_copy import AsyncHostCopy
 from sparing.models.api import LanguageModel, State
-from sparing.train.progress import Clock
-from sparing.train.stopping import Stop
+from sparing.train.config import Reduction
+from sparing.train.stopping import Clock, Stop
 
 
-class Loss(nn.Module):
-    """What a segment costs, head included, as one module: DDP and FSDP take hold of modules."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorldConfig:
+    """How several processes train together."""
+
+    timeout_s: float = 600.0
+    """How long a process waits for the others before it gives up."""
+    reduction: Reduction = "float32"
+    """Precision in which gradients are reduced."""
+    sharded: bool = False
+    """Whether weights, gradients and optimizer state are sharded across the processes."""
+
+
+class SegmentLoss(nn.Module):
+    """The model and its loss as one module, which is what DDP and FSDP wrap."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -26,78 +39,79 @@ class Loss(nn.Module):
     def forward(
         self, inputs_BT: Tensor, targets_BT: Tensor, state: State
     ) -> tuple[Tensor, State, Tensor]:
-        """Summed nats of the targets, the state after them, and the penalty per token."""
+        """Summed nats of the targets, the next state, and the penalty per token."""
         out = self.model(inputs_BT, state)
         return self.model.head.nats(out.hidden_BTD, targets_BT).sum(), out.state, out.penalty
 
 
 class World:
-    """One process alone."""
+    """A single process."""
 
     rank, size = 0, 1
 
     def lanes(self, batch: int) -> range:
-        """The lanes of this process: contiguous, and as many for everybody as can be."""
+        """The contiguous lanes of this process; numbers differ by at most one between ranks."""
         return range(self.rank * batch // self.size, (self.rank + 1) * batch // self.size)
 
-    def micro_batches(self, batch: int, split: int) -> int:
-        """Pieces to cut this process's lanes into, so that none is larger than with one process."""
-        own = len(self.lanes(batch))
-        return next(n for n in range(1, own + 1) if n * self.size >= split and own % n == 0)
+    def micro_batches(self, batch: int, micro_batches: int) -> int:
+        """Micro-batches of this process, none of them larger than with a single process."""
+        local = len(self.lanes(batch))
+        counts = range(1, local + 1)
+        return next(n for n in counts if n * self.size >= micro_batches and local % n == 0)
 
-    def wrap(self, loss: Loss) -> nn.Module:
-        """The module whose backward pass adds up everybody's gradients."""
+    def wrap(self, loss: SegmentLoss) -> nn.Module:
+        """A module whose backward pass sums the gradients of all processes."""
         return loss
 
     def grad_sync(self, loss: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Around one piece's forward and backward; gradients travel with the `last` alone."""
+        """Context of a micro-batch's forward and backward; only the `last` reduces gradients."""
         return nullcontext()
 
     def full_params(self, loss: nn.Module) -> AbstractContextManager[None]:
-        """Within, the model has all of its weights here, to be asked as if there were no others."""
+        """Context in which the model has its full parameters on this process."""
         return nullcontext()
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """All of each tensor; of use on rank 0 alone."""
+        """The full tensors; guaranteed on rank 0 only."""
         return tensors
 
-    def watch(self, stop: Stop, clock: Clock) -> None:
-        """From now on, meetings agree on whether to stop and what time it is."""
+    def attach(self, stop: Stop, clock: Clock) -> None:
+        """Let `sync_step` agree on `stop` and `clock` from now on."""
 
     def sync_step(self, nats: AsyncHostCopy, norm: Tensor) -> tuple[float, AsyncHostCopy]:
-        """Loss of all lanes, from this process's own, and norm of the gradients.
+        """Sum the loss over all processes; return it with the norm of the gradients.
 
-        The norm may still be on its way: it is known when the device is through with the
-        gradients, the loss when it begins with them.
+        The loss is known when the backward pass begins, the norm when it ends. With one process
+        only the loss is waited for.
         """
-        return nats.number(), AsyncHostCopy(norm)
+        return nats.item(), AsyncHostCopy(norm)
 
     def bad_ranks(self) -> str:
-        """On which ranks the last loss was not finite, as the end of a sentence."""
+        """The ranks whose last loss was not finite, as the end of a sentence."""
         return ""
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Add up everybody's, in place."""
+        """Sum a tensor over all processes, in place."""
 
     def gather_state(self, state: State) -> State:
-        """The state of all lanes; of use on rank 0 alone."""
+        """The state of the lanes of all processes; complete on rank 0 only."""
         return state
 
     def scatter_state(self, state: State) -> State:
-        """This process's part of the state of all lanes."""
+        """The lanes of this process, given the state of all lanes."""
         return state
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Everybody's tensor of one shape, on rank 0; elsewhere this process's own."""
+        """The tensors of all processes, which have one shape, on rank 0; else the local one."""
         return [tensor]
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
-        """What rank 0 has, on the CPU, for everybody; others have nothing to give."""
+        """Send rank 0's tensors to all processes, through the CPU; other ranks pass None."""
         return tensors or {}
 
     def broadcast_object(self, facts: Any) -> Any:
-        """What rank 0 says, for everybody: anything JSON can say."""
+        """Send rank 0's object to all processes; it must be JSON."""
         return facts
 
     def check_equal(self, what: str, facts: Any) -> None:
-        """Refuse to go on where `facts` differ between processes."""
+        """Raise a UserError if `facts` differ between processes."""

@@ -1,12 +1,10 @@
 """Optimizers, built from settings and saved as plain tensors."""
 
 from sparing.train.optim.adagrad import Adagrad
-from sparing.train.optim.averaging import Averaging
-from sparing.train.optim.build import build_optimizer
+from sparing.train.optim.averaging import Averaging, Lookahead
+from sparing.train.optim.build import OptimConfig, build_optimizer
 from sparing.train.optim.clip import clip_
-from sparing.train.optim.config import OptimConfig
 from sparing.train.optim.lamb import Lamb
-from sparing.train.optim.lookahead import Lookahead
 from sparing.train.optim.muon import Muon
 from sparing.train.optim.state import OptimizerSet
 

@@ -1,7 +1,7 @@
-"""Adagrad with a clip per tensor inside the step, the optimizer of Adaptive Span.
+"""Adagrad with clipping per tensor, the optimizer of Adaptive Span.
 
-The clip shortens the step and leaves the running sum alone, so it is not the same as clipping the
-gradient first: Adagrad's step does not depend on the gradient's size, and would undo that.
+Clipping shortens the step but does not change the running sum, so it differs from clipping the
+gradient first: Adagrad's step does not depend on the size of the gradient, and would undo that.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ EPS = 1e-10
 
 
 class Adagrad(Optimizer):
-    """Adagrad without decay of the rate; no value ever travels to the host."""
+    """Adagrad without learning rate decay; it never waits for the device."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         tensor_clip: float = 0.0,
     ) -> None:
-        """A tensor whose gradient is longer than `tensor_clip` moves less; 0 means never."""
+        """Shorten the step of tensors whose gradient norm exceeds `tensor_clip`; 0 turns it off."""
         defaults = {"lr": lr, "weight_decay": weight_decay, "tensor_clip": tensor_clip}
         super().__init__(params, defaults)
 
@@ -38,7 +38,7 @@ class Adagrad(Optimizer):
         loss = torch.enable_grad()(closure)() if closure else None
         for group in self.param_groups:
             moved = [p for p in group["params"] if p.grad is not None]
-            # On a CPU one by one: a tensor's step stays in the cache until it is taken.
+            # On a CPU one by one, so that a tensor's step is still in the cache when it is applied.
             on_cpu = bool(moved) and moved[0].device.type == "cpu"
             for parameters in [[p] for p in moved] if on_cpu else [moved] if moved else []:
                 self._update(parameters, group)
@@ -55,7 +55,7 @@ class Adagrad(Optimizer):
         torch._foreach_add_(steps, EPS)
         torch._foreach_reciprocal_(steps)
         torch._foreach_mul_(steps, gradients)
-        shares = shortening(norms(gradients, parameters[0]), group["tensor_clip"])
+        shares = clip_factors(norms(gradients, parameters[0]), group["tensor_clip"])
         for weight, step, share in zip(weights, steps, shares.unbind(), strict=True):
             weight.addcmul_(step, share, value=-group["lr"])
 
@@ -67,9 +67,9 @@ class Adagrad(Optimizer):
         return total
 
 
-def shortening(norms: tuple[Tensor, ...], limit: float) -> Tensor:
-    """The share of its step that each tensor takes."""
-    lengths = torch.stack(norms)
+def clip_factors(norms: tuple[Tensor, ...], limit: float) -> Tensor:
+    """The factor on the step of each tensor."""
+    stacked = torch.stack(norms)
     if not limit:
-        return torch.ones_like(lengths)
-    return (limit / (lengths + EPS)).clamp(max=1.0)
+        return torch.ones_like(stacked)
+    return (limit / (stacked + EPS)).clamp(max=1.0)

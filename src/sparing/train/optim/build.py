@@ -1,23 +1,26 @@
-"""From settings to optimizers: which parameter is moved by what, and how fast."""
+"""Settings of the optimizers, and the optimizers built from them."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.distributed.dtensor import is_dtensor
 from sparing.train.optim.adagrad import Adagrad
-from sparing.train.optim.averaging import Averaging
-from sparing.train.optim.config import OptimConfig
+from sparing.train.optim.averaging import Averaging, Lookahead
 from sparing.train.optim.lamb import Lamb
-from sparing.train.optim.lookahead import Lookahead
 from sparing.train.optim.muon import Muon
 from sparing.train.optim.state import OptimizerSet
 
+OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon", "adagrad"]
+LARGEST = 1e30
+"""Largest rate or weight; float32 does not reach much further."""
 MUON_SHARE = 0.15
-"""Beside Muon, AdamW moves tables and vectors at this share of the matrices' rate."""
+"""With Muon, the learning rate of tables and vectors (AdamW) as a share of the matrices'."""
 
 STATE_KEYS: dict[type[Optimizer], tuple[str, ...]] = {
     Adagrad: ("sum",),
@@ -29,23 +32,85 @@ STATE_KEYS: dict[type[Optimizer], tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """Which optimizer updates the weights, and how fast."""
+
+    name: OptimizerName = "adamw"
+    """`muon` uses Muon for matrices and AdamW for everything else. `asgd` is `sgd` evaluated with
+    the mean of its weights since the first step, `ntasgd` since the valid loss stopped falling."""
+    lr: float = 1e-3
+    """Learning rate, before the schedule; with `muon` that of the matrices."""
+    table_lr: float | None = None
+    """Learning rate of embedding and head. None: `lr`; with `muon` 0.15 of it."""
+    vector_lr: float | None = None
+    """Learning rate of biases, gains and other vectors. None: as for `table_lr`."""
+    architecture_lr: float | None = None
+    """Learning rate of a super-net's preferences among blocks. None: as for `vector_lr`."""
+    architecture_decay: float = 0.0
+    """Weight decay of those preferences."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the two running averages of LAMB and Adam."""
+    eps: float | None = None
+    """Added to the root of the second average. None: 1e-6 for `lamb`, 1e-8 otherwise."""
+    weight_decay: float = 0.0
+    """Decoupled in `adamw` and `muon`, part of the step in `lamb`, of the gradient otherwise."""
+    decay_vectors: bool = True
+    """Whether weight decay applies to biases, gains and other vectors, as in SHA-RNN's code."""
+    momentum: float | None = None
+    """Of `sgd`, `asgd`, `ntasgd` and `muon`. None: 0, for `muon` 0.95 (Nesterov)."""
+    patience: int = 5
+    """`ntasgd` only: averaging begins when a valid loss is above the best of all before the
+    latest `patience` ones."""
+    min_trust: float = 0.25
+    """`lamb` only: smallest trust ratio; 0 means no floor."""
+    clip: float = 0.0
+    """Largest norm of all gradients together; 0 turns clipping off."""
+    tensor_clip: float = 0.0
+    """`adagrad` only: largest gradient norm of a single tensor; 0 turns it off."""
+    lookahead: bool = False
+    """Whether to use Lookahead: every fifth step slow weights move 0.8 of the way."""
+
+    def __post_init__(self) -> None:
+        for field in (
+            "lr",
+            "table_lr",
+            "vector_lr",
+            "architecture_lr",
+            "architecture_decay",
+            "eps",
+            "weight_decay",
+            "min_trust",
+            "clip",
+            "tensor_clip",
+        ):
+            value = getattr(self, field)
+            if value is not None and not 0 <= value <= LARGEST:
+                raise UserError(f"optim: {field} must be from 0 to {LARGEST:g}, not {value}")
+        if self.patience < 1:
+            raise UserError(f"optim: patience must be at least 1, not {self.patience}")
+        for field, values in (("betas", self.betas), ("momentum", (self.momentum or 0.0,))):
+            if not all(0 <= value < 1 for value in values):
+                raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
+
+
 def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
-    """Optimizers for every trainable parameter of `model`, which is on its device already."""
+    """Optimizers for every trainable parameter of `model`, which must be on its device."""
     matrices: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for group in _groups(model, config):
-        by_muon = config.name == "muon" and group["role"] == "matrix"
-        (matrices if by_muon else others).append(group)
+        with_muon = config.name == "muon" and group["role"] == "matrix"
+        (matrices if with_muon else others).append(group)
     optimizers: list[Optimizer] = []
     if matrices:
         optimizers.append(Muon(matrices, momentum=_momentum(config)))
     if others:
-        optimizers.append(_plain(others, config, model.device))
+        optimizers.append(_single_optimizer(others, config, model.device))
     for optimizer in optimizers:
-        _seed_state(optimizer)
+        _init_state(optimizer)
     if config.lookahead:
         optimizers = [Lookahead(optimizer) for optimizer in optimizers]
-    return OptimizerSet(optimizers, config, _averaging(model, config))
+    return OptimizerSet(optimizers, _averaging(model, config))
 
 
 def _averaging(model: LanguageModel, config: OptimConfig) -> Averaging | None:
@@ -87,12 +152,14 @@ def _decay(config: OptimConfig, role: str) -> float:
 
 
 def _momentum(config: OptimConfig) -> float:
-    customary = 0.95 if config.name == "muon" else 0.0
-    return customary if config.momentum is None else config.momentum
+    default = 0.95 if config.name == "muon" else 0.0
+    return default if config.momentum is None else config.momentum
 
 
-def _plain(groups: list[dict[str, Any]], config: OptimConfig, device: torch.device) -> Optimizer:
-    """One optimizer for all groups, in its quickest form on this device."""
+def _single_optimizer(
+    groups: list[dict[str, Any]], config: OptimConfig, device: torch.device
+) -> Optimizer:
+    """One optimizer for all groups, in its fastest form on this device."""
     eps = config.eps if config.eps is not None else 1e-6 if config.name == "lamb" else 1e-8
     if config.name == "lamb":
         return Lamb(groups, betas=config.betas, eps=eps, min_trust=config.min_trust)
@@ -100,24 +167,24 @@ def _plain(groups: list[dict[str, Any]], config: OptimConfig, device: torch.devi
         return Adagrad(groups, tensor_clip=config.tensor_clip)
     fused = device.type in ("cpu", "cuda")
     if config.name in ("sgd", "asgd", "ntasgd"):
-        # Torch has no fused form of it for tensors of which a part is here.
+        # Torch has no fused SGD for sharded tensors.
         fused = fused and not is_dtensor(groups[0]["params"][0][1])
         return SGD(groups, momentum=_momentum(config), fused=fused, foreach=not fused)
     kind = Adam if config.name == "adam" else AdamW
     return kind(groups, betas=config.betas, eps=eps, fused=fused, foreach=not fused)
 
 
-def _seed_state(optimizer: Optimizer) -> None:
-    """Make the state now that torch would make at the first step, so that it can be loaded."""
+def _init_state(optimizer: Optimizer) -> None:
+    """Create the state that torch would create in the first step, so that it can be loaded."""
     keys = STATE_KEYS[type(optimizer)]
     for group in optimizer.param_groups:
         if isinstance(optimizer, SGD) and not group["momentum"]:
             continue
         for p in group["params"]:
-            optimizer.state[p] = {key: _blank(key, p, group) for key in keys}
+            optimizer.state[p] = {key: _zeros(key, p, group) for key in keys}
 
 
-def _blank(key: str, p: Tensor, group: dict[str, Any]) -> Tensor:
+def _zeros(key: str, p: Tensor, group: dict[str, Any]) -> Tensor:
     if key == "step":
         return torch.zeros((), device=p.device if group["fused"] else "cpu")
     return torch.zeros_like(p)

@@ -1,4 +1,4 @@
-"""Min-trust LAMB, the optimizer of SHA-RNN: LAMB (arXiv:1904.00962) whose trust has a floor."""
+"""Min-trust LAMB, the optimizer of SHA-RNN: LAMB (arXiv:1904.00962) with a least trust ratio."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from torch.optim.optimizer import ParamsT
 from sparing.train.distributed.dtensor import norms, to_local
 
 NORM_LIMIT = 10.0
-"""A weight norm above this counts as this."""
+"""Upper limit of a weight norm in the trust ratio."""
 
 
 class Moments(NamedTuple):
-    """Gradients and the running averages of them and of their squares, tensor by tensor."""
+    """Gradients, their running averages, and those of their squares, tensor by tensor."""
 
     gradients: list[Tensor]
     means: list[Tensor]
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
 
 
 class Lamb(Optimizer):
-    """LAMB without bias correction; no value ever travels to the host."""
+    """LAMB without bias correction; it never waits for the device."""
 
     def __init__(  # noqa: PLR0913  the settings of LAMB
         self,
@@ -50,8 +50,8 @@ class Lamb(Optimizer):
         """Update every parameter that has a gradient."""
         loss = torch.enable_grad()(closure)() if closure else None
         for group in self.param_groups:
-            for parameters, room in _batches([p for p in group["params"] if p.grad is not None]):
-                self._update(parameters, room, group)
+            for parameters, buffers in _batches([p for p in group["params"] if p.grad is not None]):
+                self._update(parameters, buffers, group)
         return loss
 
     def _update(self, parameters: list[Tensor], steps: list[Tensor], group: dict[str, Any]) -> None:
@@ -59,10 +59,10 @@ class Lamb(Optimizer):
         torch._foreach_copy_(steps, weights)
         torch._foreach_mul_(steps, group["weight_decay"])
         given = self._moments(parameters)
-        known = parameters[0].device.type in ("cpu", "cuda")
-        # The fused kernel walks through memory, not through the axes.
-        plain = all(tensor.is_contiguous() for tensor in (*weights, *given.gradients))
-        add = add_adam_fused if known and plain else add_adam
+        supported = parameters[0].device.type in ("cpu", "cuda")
+        # The fused kernel ignores strides.
+        contiguous = all(tensor.is_contiguous() for tensor in (*weights, *given.gradients))
+        add = add_adam_fused if supported and contiguous else add_adam
         add(steps, given, group["betas"], group["eps"])
         ratios = trust(norms(weights, parameters[0]), norms(steps, parameters[0]))
         ratios = ratios.clamp(min=group["min_trust"])
@@ -81,14 +81,14 @@ class Lamb(Optimizer):
 
 
 def trust(weight_norms: tuple[Tensor, ...], step_norms: tuple[Tensor, ...]) -> Tensor:
-    """Norm of the weights, limited, over that of the step; 1 where either is zero."""
+    """Norm of the weights, limited, divided by that of the step; 1 if either is zero."""
     weights = torch.stack(weight_norms).clamp(max=NORM_LIMIT)
     steps = torch.stack(step_norms)
     return torch.where((weights == 0) | (steps == 0), 1.0, weights / steps)
 
 
 def add_adam(totals: list[Tensor], given: Moments, betas: tuple[float, float], eps: float) -> None:
-    """Move both averages on and add mean / (sqrt(square) + eps) to `totals`: the definition."""
+    """Update both averages and add mean / (sqrt(square) + eps) to `totals`: the definition."""
     torch._foreach_lerp_(given.means, given.gradients, 1 - betas[0])
     torch._foreach_mul_(given.squares, betas[1])
     torch._foreach_addcmul_(given.squares, given.gradients, given.gradients, 1 - betas[1])
@@ -121,10 +121,10 @@ def add_adam_fused(
 
 
 def _batches(parameters: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Parameters, with room for their steps: all at once, as a launch costs more than the work.
+    """Parameters with buffers for their steps: all at once, to save kernel launches.
 
-    On a CPU one by one in the same room, which stays in the cache: fresh memory would cost more
-    than the arithmetic.
+    On a CPU one by one in the same buffer, which stays in the cache: allocating memory would cost
+    more than the arithmetic.
     """
     if not parameters:
         return
@@ -132,6 +132,6 @@ def _batches(parameters: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tens
     if parameters[0].device.type != "cpu":
         yield parameters, [torch.empty_like(weight) for weight in weights]
         return
-    room = torch.empty(max(weight.nbytes for weight in weights), dtype=torch.uint8)
+    buffer = torch.empty(max(weight.nbytes for weight in weights), dtype=torch.uint8)
     for p, weight in zip(parameters, weights, strict=True):
-        yield [p], [room[: weight.nbytes].view(weight.dtype).view(weight.shape)]
+        yield [p], [buffer[: weight.nbytes].view(weight.dtype).view(weight.shape)]

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): momentum made orthogonal."""
+"""Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): orthogonalised momentum."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from sparing.train.distributed.dtensor import distribute_like, full_tensor_of, to_local
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic that pulls every singular value to about 1."""
+"""Coefficients of the quintic iteration that moves every singular value to about 1."""
 ITERATIONS = 5
 
 
@@ -25,8 +25,8 @@ class _Update(NamedTuple):
 class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices only.
 
-    `blocks` in a parameter group tells how many matrices its tensors stack along the rows; each
-    is made orthogonal by itself.
+    `blocks` in a parameter group is the number of matrices stacked along the rows of its tensors;
+    each of them is orthogonalised on its own.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class Muon(Optimizer):
         buffers = [to_local(self.state[p]["momentum_buffer"]) for p in parameters]
         gradients = [to_local(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
         return [
             _Update(p, group, full_tensor_of(update, p).reshape(group["blocks"], -1, p.size(1)))
-            for p, update in zip(parameters, ahead, strict=True)
+            for p, update in zip(parameters, nesterov, strict=True)
         ]
 
 
 def _apply(updates: list[_Update]) -> None:
-    """Step along the orthogonal form of equally shaped blocks, all found in one batch."""
-    every_NRC = orthogonal(torch.cat([update.blocks for update in updates]))
+    """Orthogonalise all blocks of one shape as a batch and update their parameters."""
+    every_NRC = orthogonalise(torch.cat([update.blocks for update in updates]))
     rows, columns = every_NRC.shape[1:]
     scale = math.sqrt(max(1.0, rows / columns))
-    # In the weights' own type and order, so that each group below is moved by one kernel.
+    # In the dtype and layout of the weights, so that one kernel updates each group below.
     ready_NRC = every_NRC.to(updates[0].parameter.dtype).contiguous()
     parts = torch.split(ready_NRC, [update.blocks.size(0) for update in updates])
     equal: dict[tuple[float, float], list[tuple[Tensor, Tensor]]] = {}
@@ -94,10 +94,10 @@ def _apply(updates: list[_Update]) -> None:
         torch._foreach_add_(parameters, steps, alpha=-lr * scale)
 
 
-def orthogonal(matrices_NRC: Tensor) -> Tensor:
-    """About U V^T of each matrix U S V^T: singular values end between 0.7 and 1.2.
+def orthogonalise(matrices_NRC: Tensor) -> Tensor:
+    """Approximately U V^T of each matrix U S V^T; singular values end between 0.7 and 1.2.
 
-    Works in bfloat16 on CUDA and in float32 elsewhere, and returns that.
+    Computes and returns bfloat16 on CUDA and float32 elsewhere.
     """
     tall = matrices_NRC.size(1) > matrices_NRC.size(2)
     x = matrices_NRC.mT if tall else matrices_NRC

@@ -1,4 +1,4 @@
-"""Several optimizers driven as one, and their whole state as a flat dict of tensors."""
+"""Several optimizers used as one, with their state as a flat dict of tensors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from sparing.errors import UserError
 from sparing.train.distributed.dtensor import distribute_like
 from sparing.train.optim.averaging import Averaging
-from sparing.train.optim.config import OptimConfig
 
 
 class OptimizerSet:
@@ -20,10 +19,9 @@ class OptimizerSet:
     def __init__(
         self,
         optimizers: Sequence[Optimizer],
-        config: OptimConfig,
         averaging: Averaging | None = None,
     ) -> None:
-        self.optimizers, self.config, self.averaging = tuple(optimizers), config, averaging
+        self.optimizers, self.averaging = tuple(optimizers), averaging
         for group in self.param_groups:
             group.setdefault("base_lr", group["lr"])
 
@@ -34,7 +32,7 @@ class OptimizerSet:
 
     @property
     def lr(self) -> float:
-        """The present learning rate of the first group."""
+        """The current learning rate of the first group."""
         return float(self.param_groups[0]["lr"])
 
     def step(self) -> None:
@@ -44,17 +42,17 @@ class OptimizerSet:
         if self.averaging is not None:
             self.averaging.after_step()
 
-    def judged(self, loss_nats: float) -> None:
-        """Hear of a valid loss, as some optimizers change their ways by it."""
+    def report_validation(self, loss_nats: float) -> None:
+        """Report a valid loss, which starts the averaging of NT-ASGD."""
         if self.averaging is not None:
-            self.averaging.judged(loss_nats)
+            self.averaging.report_validation(loss_nats)
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Within, the model has the weights it is to be judged by and kept with."""
+        """Context in which the model has the weights to validate and to save as `best`."""
         return nullcontext() if self.averaging is None else self.averaging.swapped_in()
 
     def zero_grad(self) -> None:
-        """Drop every gradient."""
+        """Drop all gradients."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -69,14 +67,14 @@ class OptimizerSet:
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up a state that `tensors` gave; nothing changes when it does not fit."""
-        own = self.tensors()
-        for name, tensor in own.items():
+        """Load a state returned by `tensors`; nothing changes if it does not fit."""
+        current = self.tensors()
+        for name, tensor in current.items():
             _check(name, tensor, tensors.get(name))
         for name in tensors:
-            if name not in own:
+            if name not in current:
                 raise UserError(f"optimizer state {name!r} belongs to another model or optimizer")
-        for name, tensor in own.items():
+        for name, tensor in current.items():
             tensor.copy_(distribute_like(tensors[name], tensor))
 
     def _entries(self) -> Iterator[tuple[str, Tensor]]:
