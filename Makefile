@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := runs/demo
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo test soak lint format bench ship clean
+.PHONY: setup demo test soak lint format docs bench ship clean
 
 setup: $(READY)
 
@@ -40,14 +40,17 @@ format: setup
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
+docs: setup
+	$(BIN)/python docs/generate_files.py
+
 bench: setup
 	$(BIN)/sparing bench train
 	$(BIN)/sparing bench generate
 
 # make ship RUN=runs/small: its best weights become the model that comes with the package
 ship: setup
-	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import folder, shipped; \
-	  shipped.ship(folder.open_run(Path(sys.argv[1])))' $(RUN)
+	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import bundled, folder; \
+	  bundled.bundle(folder.open_run(Path(sys.argv[1])))' $(RUN)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -14,19 +14,19 @@ set -u
 recipe=$1 out=$2
 shift 2
 
-# A free port of the first node, the same for every start of this job.
+# A port on the first node, the same for every start of this job.
 port=$((20000 + SLURM_JOB_ID % 20000))
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export OMP_NUM_THREADS=1
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
-# The job's number names the launch: requeued, it finds its own run in $out and goes on.
+# The job id names the launch: a requeued job finds its run in $out and continues it.
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-8}" --max-restarts 20 \
   --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$first:$port" \
   -m sparing train "$recipe" --out "$out" --timeout 300 "$@" &
 step=$!
 
-# Two minutes before the end SLURM tells this script; the processes save, and the job goes back in line.
+# SLURM signals this script two minutes before the end; the processes save, and the job is requeued.
 ending=
 trap 'ending=yes; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
 wait "$step"

@@ -1,4 +1,4 @@
-"""The house's plan as a test: imports go down, importing does nothing, extras stay optional."""
+"""The layers as a test: imports go down, importing does nothing, extras stay optional."""
 
 import ast
 import os
@@ -55,7 +55,7 @@ ONLY_THE_API = {"train", "evaluate", "generate"}
 EXTRAS = ("matplotlib", "tensorboard", "sentencepiece")
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
@@ -78,19 +78,19 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_rooms_only_import_downwards() -> None:
+def test_packages_only_import_downwards() -> None:
     wrong = [
         f"{path.relative_to(SRC)} imports {name}"
         for path in SRC.rglob("*.py")
         for name in imported(path)
-        if (room := name.split(".")[0]) != room_of(path)
-        and room != "__version__"
-        and room not in MAY_IMPORT[room_of(path)]
+        if (package := name.split(".")[0]) != package_of(path)
+        and package != "__version__"
+        and package not in MAY_IMPORT[package_of(path)]
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_stream_and_loss_agree_on_what_is_not_counted() -> None:
+def test_stream_and_loss_share_one_ignore_index() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in SRC.rglob("*.py")}
     homes = [
         path.name for path, text in texts.items() if re.search(r"^IGNORE_INDEX\b.*=", text, re.M)
@@ -101,11 +101,11 @@ def test_stream_and_loss_agree_on_what_is_not_counted() -> None:
     assert set(named) == {"IGNORE_INDEX"}
 
 
-def test_the_loop_and_the_judges_see_only_the_model_api() -> None:
+def test_training_evaluation_and_generation_see_only_the_model_api() -> None:
     wrong = [
         f"{path.relative_to(SRC)} imports {name}"
         for path in SRC.rglob("*.py")
-        if room_of(path) in ONLY_THE_API
+        if package_of(path) in ONLY_THE_API
         for name in imported(path)
         if name.startswith("models") and name != "models.api"
     ]
@@ -127,7 +127,7 @@ def test_every_module_imports_without_the_extras(extra: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_there_is_no_pickle_but_one_safe_door_for_released_checkpoints() -> None:
+def test_only_released_checkpoints_are_unpickled_and_only_as_tensors() -> None:
     words = ("import pickle", "torch.save(", "torch.load(")
     found = {
         str(path.relative_to(SRC))

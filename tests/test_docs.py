@@ -1,11 +1,12 @@
-"""The documents against the code: what they name exists, what they show parses."""
+"""The documents match the code: names exist, commands parse, links work."""
 
-import ast
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,16 +17,24 @@ from sparing.cli.main import app
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation
-from sparing.experiments.variants import variants
+from sparing.experiments.variants import read_variants
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
-from sparing.train.state import Progress
+from sparing.train.state import Counters
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "sparing"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        ROOT / "benchmarks" / "README.md",
+        ROOT / "results" / "README.md",
+    ]
+)
+FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 FILE_SUFFIXES = ("bin", "json", "py", "safetensors")
 
 every_page = pytest.mark.parametrize(
@@ -38,9 +47,9 @@ def text(page: Path) -> str:
 
 
 def code(page: Path) -> Iterator[str]:
-    """What stands in backticks, and every line of the fenced blocks."""
+    """Code in backticks, and every line of fenced blocks."""
     for block in FENCE.findall(text(page)):
-        yield from block.replace("\\\n", " ").splitlines()[1:-1]
+        yield from map(str.strip, block.replace("\\\n", " ").splitlines()[1:-1])
     for span in re.findall(r"`([^`]+)`", FENCE.sub("", text(page))):
         yield " ".join(span.split())
 
@@ -57,7 +66,7 @@ def words_of(command: str) -> list[str]:
 
 
 def complaint(command: str) -> str | None:
-    """What the command line would say against a command, found without running it."""
+    """The error message of a command, found without running it; None if it parses."""
     words, parser = words_of(command), typer.main.get_command(app)
     while words and (below := getattr(parser, "commands", None)):
         if words[0].startswith("-"):
@@ -67,7 +76,7 @@ def complaint(command: str) -> str | None:
             return f"no verb {words[0]}"
         parser = below[words.pop(0)]
     if not words:
-        # Just the verb: it is spoken of, not used.
+        # The verb alone is a mention, not a command.
         return None
     try:
         given = parser.make_context("sparing", words).params
@@ -79,7 +88,7 @@ def complaint(command: str) -> str | None:
 
 
 def name_complaint(given: dict[str, Any]) -> str | None:
-    """A recipe that does not exist; a corpus, for the one verb with a name and no settings."""
+    """A recipe that does not exist, or a corpus, for the one verb with a name and no settings."""
     name = given.get("name") or ""
     if not name or name.isupper() or "/" in name:
         return None
@@ -87,14 +96,14 @@ def name_complaint(given: dict[str, Any]) -> str | None:
 
 
 def settings_complaint(given: dict[str, Any]) -> str | None:
-    """Settings the named recipe does not take; for a run, those that no recipe takes."""
+    """Settings that the named recipe, or for a run any recipe, does not have."""
     settings = [one for one in given.get("settings") or () if not one.startswith("NAME=")]
     problems = []
     for name in [given["name"]] if given.get("name") in RECIPES else RECIPES:
         try:
             run = with_settings(recipe(name), settings)
-            if given.get("tries"):
-                variants(run, given["tries"])
+            if given.get("variants"):
+                read_variants(run, given["variants"])
         except UserError as problem:
             problems.append(str(problem))
         else:
@@ -108,10 +117,21 @@ def test_every_command_parses(page: Path) -> None:
     assert not {command: what for command, what in found.items() if what}
 
 
-def test_the_readme_shows_every_verb() -> None:
-    shown = {words_of(command)[0] for command in commands(ROOT / "README.md")}
+def test_the_page_on_commands_shows_every_verb() -> None:
+    shown = {words_of(command)[0] for command in commands(DOCS / "cli.md")}
     verbs = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]  # a group
-    assert verbs - shown <= {"bench"}
+    assert verbs == {verb for verb in shown if not verb.startswith("-")}
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(text(ROOT / "README.md").splitlines()) <= 150
+
+
+@every_page
+def test_prose_wraps_at_100_columns(page: Path) -> None:
+    prose = FENCE.sub("", text(page)).splitlines()
+    alone = re.compile(r"^\s*(?:\||#|!\[|- `|\$)|^\S+$")
+    assert not [line for line in prose if len(line) > 100 and not alone.match(line)]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +141,7 @@ def test_the_readme_shows_every_verb() -> None:
         "sparing train quickstrat",
         "sparing train quickstart --stesp 3",
         "sparing train quickstart --set train.stpes=3",
-        "sparing compare quickstart --try model.dmi=3 --out runs/a",
+        "sparing compare quickstart --variant model.dmi=3 --out runs/a",
         "sparing data get enwik7",
         "sparing train --resume --out runs/a --set optim.rl=1",
         "sparing evaluate RUN --split tset",
@@ -131,22 +151,24 @@ def test_the_readme_shows_every_verb() -> None:
         "sparing --verison",
     ],
 )
-def test_a_wrong_command_would_be_found(command: str) -> None:
+def test_a_wrong_command_is_found(command: str) -> None:
     assert complaint(command)
+
+
+def setting_names(settings: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Names of settings and of groups of settings, such as `model.dim`."""
+    for name, value in settings.items():
+        yield above + name
+        if isinstance(value, dict):
+            yield from setting_names(value, f"{above}{name}.")
 
 
 @every_page
 def test_every_setting_named_exists(page: Path) -> None:
     groups = [field.name for field in fields(RunConfig)]
-    setting = re.compile(rf"(?:{'|'.join(groups)})\.([a-z_]+)(?:=.*)?")
+    setting = re.compile(rf"(?:{'|'.join(groups)})\.(?:[a-z_]+\.)?([a-z_]+)(?:=.*)?")
     named = [match for span in code(page) if (match := setting.fullmatch(span))]
-    known = {
-        f"{group}.{name}"
-        for run in (make() for make in RECIPES.values())
-        for group, settings in to_json(run).items()
-        if isinstance(settings, dict)
-        for name in settings
-    }
+    known = {name for make in RECIPES.values() for name in setting_names(to_json(make()))}
     settings = {match[0].partition("=")[0] for match in named if match[1] not in FILE_SUFFIXES}
     assert settings <= known
 
@@ -164,38 +186,23 @@ def test_every_variable_is_read_by_the_code(page: Path) -> None:
     assert not [name for name in re.findall(r"SPARING_[A-Z]+", text(page)) if name not in source]
 
 
-def holds_code(path: Path) -> bool:
-    """Whether a file has more to it than a docstring."""
-    return path.name != "__init__.py" or len(ast.parse(text(path)).body) > 1
+def generator() -> ModuleType:
+    """The script that writes docs/files.md, as a module."""
+    spec = importlib.util.spec_from_file_location("generate_files", DOCS / "generate_files.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def tree() -> dict[str, str]:
-    """The files of the README's tree below src/sparing, and the words beside them."""
-    _, found, rest = text(ROOT / "README.md").partition("```text\nsrc/sparing/\n")
-    assert found, "the README has no tree"
-    listed: dict[str, str] = {}
-    folder = ""
-    for line in rest.partition("```")[0].splitlines():
-        if not line.startswith("  "):
-            break
-        name, _, words = line.strip().partition(" ")
-        inside = folder if line.startswith("    ") else ""
-        if name.endswith("/"):
-            folder = name
-        listed[inside + name] = words.strip()
-    return listed
+def test_the_list_of_files_is_up_to_date() -> None:
+    assert text(DOCS / "files.md") == generator().page(), "run `make docs`"
 
 
-def test_the_tree_lists_exactly_the_files() -> None:
-    files = {path for path in SRC.rglob("*.py") if holds_code(path)} | {SRC / "py.typed"}
-    rooms = {path.parent for path in SRC.glob("*/__init__.py")}
-    names = {path.relative_to(SRC).as_posix() for path in files}
-    names |= {f"{room.name}/" for room in rooms}
-    assert set(tree()) == names
-
-
-def test_the_tree_says_something_about_each_file() -> None:
-    assert not [name for name, words in tree().items() if not words]
+def test_every_file_has_a_sentence_in_the_list() -> None:
+    script = generator()
+    assert not [path for path in SRC.rglob("*.py") if not script.first_sentence(path)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -220,7 +227,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 @every_page
-def test_no_page_names_a_place_on_somebodys_machine(page: Path) -> None:
+def test_no_page_names_a_local_path(page: Path) -> None:
     assert not re.findall(r"(?:/(?:work|root|tmp|mnt|Users)|/home/\w+)/\S*", text(page))
 
 
@@ -234,6 +241,6 @@ def test_the_formats_name_every_field() -> None:
         how="",
         elapsed_s=0.0,
     )
-    wanted = {field.name for field in fields(Progress)} | {"loss_scale"}
+    wanted = {field.name for field in fields(Counters)} | {"loss_scale"}
     wanted |= report.to_json().keys() | provenance(device.pick("cpu"), 0).keys()
-    assert wanted <= set(code(ROOT / "docs" / "formats.md"))
+    assert wanted <= set(code(DOCS / "formats.md"))

@@ -1,4 +1,4 @@
-"""The notebooks: whole, without leftovers, and running from the first cell to the last."""
+"""The notebooks are clean and run from the first cell to the last."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from sparing.cli.main import app
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 VERBS = {"par_search": {"search", "derive"}}
-"""What a notebook needs of the command line."""
+"""The commands each notebook uses."""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 

@@ -1,4 +1,4 @@
-"""Programs printed in the pages about models must run."""
+"""Python programs in the pages about models run."""
 
 import contextlib
 import io

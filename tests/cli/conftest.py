@@ -1,7 +1,10 @@
 """The command line in this process, with a home of its own and a small text."""
 
+import contextlib
+import io
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparing.cli.main import main
+from sparing.experiments.subprocess import SignalRelay
 
 TINY = [
     "model.dim=16",
@@ -72,6 +76,23 @@ def run(sparing: Sparing, corpus: Path, tmp_path: Path) -> Path:
     said = sparing("train", "quickstart", "--data", corpus, "--out", path, *settings(), "--quiet")
     assert said.status == 0, said.err
     return path
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of an experiment within this process: starting one takes seconds."""
+
+    def run(self: SignalRelay, command: Sequence[str], *, shown: bool) -> tuple[int, str]:
+        assert command[:3] == [sys.executable, "-m", "sparing"]
+        verb, *arguments = command[3:]
+        path = Path(arguments[0] if verb == "evaluate" else arguments[arguments.index("--out") + 1])
+        (record,) = path.parent.glob("*.json")
+        # Otherwise a kill now would leave a half-trained folder that counts as finished.
+        assert path.name not in json.loads(record.read_text())["trials"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            return main(command[3:]), "a reason"
+
+    monkeypatch.setattr(SignalRelay, "run", run)
 
 
 def settings(*more: str) -> list[str]:

@@ -7,40 +7,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Sparing, settings
 
-from sparing.cli.main import main
-from sparing.experiments.subprocess import Relay
 from sparing.files import lock_folder
 from sparing.runs.folder import RunFolder
 from sparing.train.journal import read
 
 SOURCE = Path(__file__).parents[2] / "src"
-TRIES = ("no memory: model.attention_at=()", "model.attention_at=(0,1), model.dropout_input=0.1")
+VARIANTS = ("no memory: model.attention_at=()", "model.attention_at=(0,1), model.dropout_input=0.1")
 
 
-def words(corpus: Path, out: Path, *tries: str, steps: int = 4) -> list[str]:
-    tried = [word for one in tries for word in ("--try", one)]
+def words(corpus: Path, out: Path, *variants: str, steps: int = 4) -> list[str]:
+    given = [word for one in variants for word in ("--variant", one)]
     start = ["compare", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
-    return [*start, *settings(), "--steps", str(steps), *tried]
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children within this process: starting one takes seconds."""
-
-    def run(self: Relay, words: Sequence[str], *, shown: bool) -> tuple[int, str]:
-        assert words[:3] == [sys.executable, "-m", "sparing"]
-        path = Path(words[words.index("--out") + 1])
-        # Else a kill now would leave a half-trained folder that counts as finished.
-        assert path.name not in json.loads((path.parent / "compare.json").read_text())["runs"]
-        return main(words[3:]), "a reason"
-
-    monkeypatch.setattr(Relay, "run", run)
+    return [*start, *settings(), "--steps", str(steps), *given]
 
 
 @pytest.fixture
@@ -57,13 +40,13 @@ def stamps(out: Path) -> dict[str, int]:
     return {p.parent.name: p.stat().st_mtime_ns for p in out.glob("*/metrics.jsonl")}
 
 
-@pytest.mark.usefixtures("at_once", "undrawn")
-def test_two_tries_with_two_seeds(
+@pytest.mark.usefixtures("in_process", "undrawn")
+def test_two_variants_with_two_seeds(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     monkeypatch.setenv("SPARING_COMMIT", "this")
-    said = sparing(*words(corpus, out, *TRIES), "--seeds", 2, "--json")
+    said = sparing(*words(corpus, out, *VARIANTS), "--seeds", 2, "--json")
     assert said.status == 0, said.err
     record = said.json()
     assert record == json.loads((out / "compare.json").read_text())
@@ -82,7 +65,7 @@ def test_two_tries_with_two_seeds(
     valid = [[e for e in each if e["kind"] == "valid"][-1]["bits_per_byte"] for each in entries]
     assert row["valid_by_seed"] == valid
     assert row["valid"] == pytest.approx(sum(valid) / 2)
-    assert row["valid_spread"] == pytest.approx(abs(valid[0] - valid[1]) / 2)
+    assert row["valid_half_range"] == pytest.approx(abs(valid[0] - valid[1]) / 2)
     assert row["difference"] == pytest.approx(row["valid"] - rows["recipe"]["valid"])
     assert row["parameters"] < rows["recipe"]["parameters"]
     assert (row["steps"], row["bytes_read"]) == (4, 4 * 4 * 16)
@@ -92,34 +75,34 @@ def test_two_tries_with_two_seeds(
     assert "no memory: model.attention_at=()" in (out / "compare.md").read_text()
     before = stamps(out)
     monkeypatch.setenv("SPARING_COMMIT", "another")
-    said = sparing(*words(corpus, out, *TRIES), "--seeds", 2)
+    said = sparing(*words(corpus, out, *VARIANTS), "--seeds", 2)
     assert said.status == 0, said.err
     assert stamps(out) == before
-    assert said.out.startswith("| variant | valid bits/byte |")
+    assert said.out.startswith("variant")
     # Nothing was trained: the table comes from where it came before.
     assert json.loads((out / "compare.json").read_text()) == record
     assert record["commits"] == ["this"]
     assert "; commit this." in said.out
-    told = sparing("results", out, "--json").json()["rows"]
-    assert [len(each["seeds"]) for each in told] == [2, 2, 2]
+    results = sparing("results", out, "--json").json()["rows"]
+    assert [len(each["seeds"]) for each in results] == [2, 2, 2]
     same = ("parameters", "bytes_read", "bytes_per_s", "peak_bytes", "elapsed_s")
-    mine = next(each for each in told if each["run"] == "no-memory")
+    mine = next(each for each in results if each["run"] == "no-memory")
     assert {name: mine[name] for name in same} == {name: row[name] for name in same}
 
 
-@pytest.mark.usefixtures("at_once", "undrawn")
-def test_contestants_are_added_and_replaced_but_never_mixed_up(
+@pytest.mark.usefixtures("in_process", "undrawn")
+def test_variants_are_added_and_replaced_but_never_mixed_up(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", "small: model.memory=8"
     assert sparing(*words(corpus, out, small)).status == 0
     before = stamps(out)
-    assert sparing(*words(corpus, out, small, TRIES[0])).status == 0
+    assert sparing(*words(corpus, out, small, VARIANTS[0])).status == 0
     assert {name: stamps(out)[name] for name in before} == before
     shutil.rmtree(out / "small-seed1")
     said = sparing(*words(corpus, out, small))
     assert said.status == 0
-    assert said.out.endswith("so not in the table: no-memory-seed1.\n")
+    assert said.out.endswith("not in the table: no-memory-seed1.\n")
     assert stamps(out)["small-seed1"] > before["small-seed1"]
     left = contents(out)
     for another in (
@@ -134,23 +117,23 @@ def test_contestants_are_added_and_replaced_but_never_mixed_up(
     assert contents(out) == left
 
 
-@pytest.mark.usefixtures("at_once", "undrawn")
-def test_a_folder_that_somebody_trains_in_stops_the_comparison(
+@pytest.mark.usefixtures("in_process", "undrawn")
+def test_a_folder_in_use_by_another_training_stops_the_comparison(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", "small: model.memory=8"
     with lock_folder(out / "small-seed1"):
-        said = sparing(*words(corpus, out, small, TRIES[0]))
+        said = sparing(*words(corpus, out, small, VARIANTS[0]))
     assert said.status == 2
     assert said.err.splitlines()[-1] == (
         f"sparing: {out / 'small-seed1'} is in use by another process"
     )
-    assert json.loads((out / "compare.json").read_text())["runs"] == {"recipe-seed1": "finished"}
+    assert json.loads((out / "compare.json").read_text())["trials"] == {"recipe-seed1": "finished"}
     assert list(stamps(out)) == ["recipe-seed1"]
 
 
-@pytest.mark.usefixtures("at_once", "undrawn")
-def test_a_damaged_finished_run_is_told_in_one_line(
+@pytest.mark.usefixtures("in_process", "undrawn")
+def test_a_damaged_finished_run_is_reported_in_one_line(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", "small: model.memory=8"
@@ -164,15 +147,17 @@ def test_a_damaged_finished_run_is_told_in_one_line(
     assert f"{lost.parent} has finished, but has no valid entry" in said.err
 
 
-@pytest.mark.usefixtures("at_once")
-def test_curves_are_drawn_where_they_can_be(sparing: Sparing, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("in_process")
+def test_curves_are_drawn_if_matplotlib_is_installed(
+    sparing: Sparing, corpus: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib")
-    assert sparing(*words(corpus, tmp_path / "out", TRIES[0])).status == 0
+    assert sparing(*words(corpus, tmp_path / "out", VARIANTS[0])).status == 0
     assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
 
 
-@pytest.mark.usefixtures("at_once")
-def test_the_table_does_not_wait_for_the_picture(
+@pytest.mark.usefixtures("in_process")
+def test_the_table_is_printed_even_if_the_picture_fails(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -180,14 +165,14 @@ def test_the_table_does_not_wait_for_the_picture(
     def fail(*words: object) -> None:
         raise OSError("out of ink")
 
-    monkeypatch.setattr("sparing.cli.compare.save", fail)
-    said = sparing(*words(corpus, tmp_path / "out", TRIES[0]))
+    monkeypatch.setattr("sparing.cli.compare.save_figure", fail)
+    said = sparing(*words(corpus, tmp_path / "out", VARIANTS[0]))
     assert said.err.endswith("out of ink\n")
-    assert said.out.startswith("| variant |")
+    assert said.out.startswith("variant")
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_is_interrupted_and_one_fails_and_the_others_go_on(
+def test_an_interrupted_trial_is_resumed_and_a_failed_one_does_not_stop_the_others(
     sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
@@ -220,18 +205,21 @@ def test_one_is_interrupted_and_one_fails_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (["--try", "model.dim=16"], "has the settings of 'recipe'"),
-        (["--try", "model.memory=7", "--try", "x: model.memory=7"], "settings of 'model.memory=7'"),
-        (["--try", "train.minutes=1"], "train.minutes"),
-        (["--try", "model.memory=7", "--minutes", "1"], "exclude each other"),
-        (["--try", "model.memory=7", "--seeds", "0"], "at least one seed"),
-        (["--try", "model.memory=7", "--device", "toaster"], "toaster"),
-        (["--try", "wide: train.segment=100000"], "wide: the text has"),
-        (["--try", "model.memory=7", "--try", "model.dim=17"], "boom_dim"),
-        (["--try", "model.memory=7", "--set", "train.stpes=3"], "train.steps"),
-        (["--try", "data.vocab=words"], "data.vocab"),
-        (["--try", "model.memory=7", "--out", ""], "--out is empty"),
-        ([], "--try"),
+        (["--variant", "model.dim=16"], "has the settings of 'recipe'"),
+        (
+            ["--variant", "model.memory=7", "--variant", "x: model.memory=7"],
+            "settings of 'model.memory=7'",
+        ),
+        (["--variant", "train.minutes=1"], "train.minutes"),
+        (["--variant", "model.memory=7", "--minutes", "1"], "exclude each other"),
+        (["--variant", "model.memory=7", "--seeds", "0"], "at least one seed"),
+        (["--variant", "model.memory=7", "--device", "toaster"], "toaster"),
+        (["--variant", "wide: train.segment=100000"], "wide: the text has"),
+        (["--variant", "model.memory=7", "--variant", "model.dim=17"], "boom_dim"),
+        (["--variant", "model.memory=7", "--set", "train.stpes=3"], "train.steps"),
+        (["--variant", "data.vocab=words"], "data.vocab"),
+        (["--variant", "model.memory=7", "--out", ""], "--out is empty"),
+        ([], "--variant"),
     ],
 )
 def test_mistakes_are_refused_before_any_training(
@@ -244,7 +232,7 @@ def test_mistakes_are_refused_before_any_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_is_no_place_for_runs(sparing: Sparing, corpus: Path) -> None:
-    said = sparing(*words(corpus, corpus, TRIES[0]))
+def test_a_file_as_out_is_refused(sparing: Sparing, corpus: Path) -> None:
+    said = sparing(*words(corpus, corpus, VARIANTS[0]))
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert "is a file" in said.err

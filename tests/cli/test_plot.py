@@ -125,11 +125,11 @@ def test_context_curves_of_two_runs_share_a_figure(make_run: MakeRun, tmp_path: 
 
 def test_a_race_needs_a_run_on_enwik8_with_results(make_run: MakeRun, tmp_path: Path) -> None:
     run, out = make_run(), tmp_path / "race.png"
-    assert "race is about enwik8 only" in refusal(run, "--what", "race")
+    assert "race is for enwik8 only" in refusal(run, "--what", "race")
     config = json.loads((run / "config.json").read_text())
     config["data"]["corpus"] = "enwik8"
     (run / "config.json").write_text(json.dumps(config))
-    assert "no valid or test figure yet" in refusal(run, "--what", "race")
+    assert "no valid or test result yet" in refusal(run, "--what", "race")
     test = {"bits_per_byte": 1.05, "bytes": 9, "protocol": "bytes", "how": "", "step": 2}
     (run / "results.json").write_text(json.dumps({"test": test}))
     result = sparing_plot(run, "--what", "race", "--out", out)
@@ -184,7 +184,7 @@ def test_unknown_figures_and_axes_are_refused_by_the_parser(make_run: MakeRun) -
 def test_a_corpus_whose_vocabulary_has_changed_is_refused(make_run: MakeRun) -> None:
     run = make_run()
     (run / "vocab.json").write_text(json.dumps({"kind": "symbols", "symbols": [10, 97]}))
-    assert "another vocabulary now" in refusal(run, "--what", "context")
+    assert "now has another vocabulary" in refusal(run, "--what", "context")
 
 
 def spanning(tmp_path: Path, *, journal: bool) -> Path:
@@ -227,7 +227,7 @@ def test_spans_need_an_entry_in_the_journal(tmp_path: Path) -> None:
     run = spanning(tmp_path, journal=False)
     (run / "metrics.jsonl").write_text('{"kind": "valid", "step": 2}\n')
     words = refusal(run, "--what", "spans", "--checkpoint", "best")
-    assert "noted no spans in its journal yet: train it for at least train.log_every" in words
+    assert "has no spans in its journal yet: train it for at least train.log_every" in words
     assert not (run / "plots").exists()
 
 

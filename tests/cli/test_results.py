@@ -24,12 +24,12 @@ def test_a_trained_and_measured_run_and_its_seeds(run: Path, sparing: Sparing) -
     assert heads.split()[:2] == ["run", "parameters"]
     assert row.startswith("quick (quickstart, on text.txt)")
     assert "± 0.2500  bytes, 4 carried streams, segment 32" in row
-    (told,) = sparing("results", folder, "--json").json()["rows"]
-    assert len(told["seeds"]) == 2
-    assert told["bytes_read"] == 12 * 4 * 16
-    assert told["test"]["whole"]
-    assert told["test"]["step"] == 12
-    assert told["test"]["by_seed"] == [measured, measured + 0.5]
+    (record,) = sparing("results", folder, "--json").json()["rows"]
+    assert len(record["seeds"]) == 2
+    assert record["bytes_read"] == 12 * 4 * 16
+    assert record["test"]["whole"]
+    assert record["test"]["step"] == 12
+    assert record["test"]["by_seed"] == [measured, measured + 0.5]
     assert sparing("results", folder, "--markdown").out.startswith("| run |")
 
 
@@ -45,7 +45,7 @@ def make_another_seed(run: Path) -> float:
     return before
 
 
-def test_a_damaged_run_is_told_and_does_not_stop_the_table(run: Path, sparing: Sparing) -> None:
+def test_a_damaged_run_is_reported_and_left_out_of_the_table(run: Path, sparing: Sparing) -> None:
     folder = run.parent / "all"
     shutil.copytree(run, folder / "good")
     shutil.copytree(run, folder / "bad")
@@ -55,14 +55,14 @@ def test_a_damaged_run_is_told_and_does_not_stop_the_table(run: Path, sparing: S
     assert len(said.out.splitlines()) == 2
     (line,) = said.err.splitlines()
     assert line.startswith(f"sparing: {folder / 'bad'} is left out: ")
-    told = sparing("results", folder, "--json").json()
-    assert [row["run"] for row in told["rows"]] == ["good"]
-    assert [str(folder / "bad") in problem for problem in told["left_out"]] == [True]
+    record = sparing("results", folder, "--json").json()
+    assert [row["run"] for row in record["rows"]] == ["good"]
+    assert [str(folder / "bad") in problem for problem in record["left_out"]] == [True]
     (folder / "good" / "config.json").unlink()
     said = sparing("results", folder)
     assert (said.status, said.out) == (2, "")
     assert "no config.json" in said.err
-    assert said.err.splitlines()[-1] == f"sparing: no run below {folder} can be read"
+    assert said.err.splitlines()[-1] == f"sparing: none of the runs below {folder} can be read"
 
 
 def test_a_folder_without_runs_is_refused(sparing: Sparing, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_folder_without_runs_is_refused(sparing: Sparing, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("size", "part"), [(100, True), (1_000_000, False)])
-def test_what_is_all_of_valid_is_not_called_its_first_bytes(
+def test_a_whole_valid_split_is_not_called_its_first_bytes(
     size: int, part: bool, sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     words = ["--out", tmp_path / "runs" / "one", "--quiet"]

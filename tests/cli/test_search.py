@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Said, Sparing
 
+from sparing.runs.folder import RunFolder, is_run
 from sparing.search import cost
 from sparing.train.journal import read
 
@@ -95,7 +96,7 @@ def test_a_search_is_resumed_with_its_own_prices(
     assert "own budget" in said.err
 
 
-def test_a_lane_of_its_own_for_every_piece_is_refused(
+def test_micro_batches_of_one_lane_are_refused(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     said = sparing(
@@ -114,7 +115,8 @@ def test_pictures(sparing: Sparing, searched: Path) -> None:
     assert (searched / "plots" / "pi.gif").read_bytes()[:6] == b"GIF89a"
 
 
-def test_the_board_trains_everybody_once_and_goes_on(
+@pytest.mark.usefixtures("in_process")
+def test_the_board_trains_every_network_once_and_continues(
     sparing: Sparing, searched: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -123,12 +125,22 @@ def test_the_board_trains_everybody_once_and_goes_on(
     said = sparing(*call, *words("train.steps=4"))
     assert said.status == 0, said.err
     record = json.loads((out / "board.json").read_text())
+    assert {row["status"] for row in record["rows"]} == {"finished"}
+    assert set(record["trials"].values()) == {"finished"}
     kinds = {row["kind"] for row in record["rows"]}
     assert {"searched", "baseline"} <= kinds
-    assert "| searched-1 |" in said.out
+    assert said.out.startswith("network ")
+    assert "| searched-1 |" in (out / "board.md").read_text()
     assert (out / "pareto.png").stat().st_size > 1000
-    runs = sorted(path.name for path in out.iterdir() if path.is_dir())
+    runs = sorted(path.name for path in out.iterdir() if is_run(path))
     assert runs == sorted(f"{row['name']}-seed{n}" for row in record["rows"] for n in (1, 2))
+    row, *_ = record["rows"]
+    found = [RunFolder(out / f"{row['name']}-seed{n}").results() for n in (1, 2)]
+    assert row["valid_by_seed"] == [each["best_valid"]["bits_per_byte"] for each in found]
+    assert row["test_by_seed"] == [each["test"]["bits_per_byte"] for each in found]
+    assert [row["valid"] for row in record["rows"]] == sorted(
+        row["valid"] for row in record["rows"]
+    )
     stamps = [(out / run / "metrics.jsonl").stat().st_mtime_ns for run in runs]
     again = sparing(*call, *words("train.steps=4"))
     assert again.status == 0, again.err
@@ -164,7 +176,7 @@ def test_the_wide_set_of_candidates_works_end_to_end(
         (["search", "toy_par_search", "--currency", "gold"], "currency"),
     ],
 )
-def test_mistakes_are_answered_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     sparing: Sparing, call: list[str], complaint: str
 ) -> None:
     said = sparing(*call)

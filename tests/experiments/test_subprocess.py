@@ -1,4 +1,4 @@
-"""Processes that are listened to, and told of signals."""
+"""Child processes: their output, and the signals they receive."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparing.experiments.subprocess import Relay, relaying
+from sparing.experiments.subprocess import SignalRelay, relay_signals
 
 SOURCE = Path(__file__).parents[2] / "src"
 SLEEPER = """
@@ -27,19 +27,19 @@ def python(program: str, *words: str) -> list[str]:
     return [sys.executable, "-c", program, *words]
 
 
-def test_a_failure_is_told_by_its_last_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_reported_by_its_last_line(capfd: pytest.CaptureFixture[str]) -> None:
     program = "import sys; print('  5%\\r 10%', file=sys.stderr); sys.exit('sparing: too hot')"
-    assert Relay().run(python(program), shown=False) == (1, "too hot")
+    assert SignalRelay().run(python(program), shown=False) == (1, "too hot")
     assert capfd.readouterr() == ("", "")
-    assert Relay().run(python("import sys; sys.exit(3)"), shown=False) == (3, "exit status 3")
+    assert SignalRelay().run(python("import sys; sys.exit(3)"), shown=False) == (3, "exit status 3")
     killed = "import os; print('fine'); os.kill(os.getpid(), 9)"
-    assert Relay().run(python(killed), shown=False) == (-9, "killed by SIGKILL")
+    assert SignalRelay().run(python(killed), shown=False) == (-9, "killed by SIGKILL")
 
 
-def test_what_a_child_says_is_shown_beside_standard_output(
+def test_output_of_a_child_goes_to_standard_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert Relay().run(python("print('é' * 3)"), shown=True) == (0, "ééé")
+    assert SignalRelay().run(python("print('é' * 3)"), shown=True) == (0, "ééé")
     assert capfd.readouterr() == ("", "ééé\n")
 
 
@@ -56,7 +56,7 @@ def test_a_signal_is_passed_on_and_remembered(tmp_path: Path, number: signal.Sig
     before = signal.signal(number, signal.SIG_DFL)
     striker = threading.Thread(target=strike)
     try:
-        with relaying() as relay:
+        with relay_signals() as relay:
             striker.start()
             # A closed terminal, too, is a reason to end with a checkpoint.
             assert relay.run(python(SLEEPER, str(ready)), shown=False)[0] == 40 + signal.SIGTERM
@@ -70,7 +70,7 @@ def test_a_signal_is_passed_on_and_remembered(tmp_path: Path, number: signal.Sig
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with relaying() as relay:
+        with relay_signals() as relay:
             os.kill(os.getpid(), signal.SIGHUP)
             assert relay.signal == 0
     finally:
@@ -89,12 +89,12 @@ def test_a_signal_around_the_start_reaches_the_child_once(
         def __init__(self, *words: Any, **more: Any) -> None:
             super().__init__(*words, **more)
             relay.child = None if early else self
-            relay.hear(signal.SIGTERM, None)
+            relay.receive(signal.SIGTERM, None)
 
         def send_signal(self, number: int) -> None:
             sent.append(number)
 
-    relay = Relay()
+    relay = SignalRelay()
     monkeypatch.setattr(subprocess, "Popen", Starting)
     relay.run(python(""), shown=False)
     assert sent == [signal.SIGTERM]
@@ -104,8 +104,8 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     ready, program = tmp_path / "ready", tmp_path / "parent.py"
     child = SLEEPER.replace("touch()", "write_text(str(__import__('os').getpid()))")
     program.write_text(
-        "from sparing.experiments.subprocess import Relay\n"
-        f"Relay().run({python(child, str(ready))!r}, shown=False)\n"
+        "from sparing.experiments.subprocess import SignalRelay\n"
+        f"SignalRelay().run({python(child, str(ready))!r}, shown=False)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     with subprocess.Popen([sys.executable, str(program)], env=env) as parent:
@@ -126,18 +126,18 @@ def _lives(number: int) -> bool:
         return False
 
 
-def test_a_child_is_heard_when_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    ears, mouth = os.pipe()
-    os.close(ears)
-    # Unheard, it would stand still until the alarm.
+def test_output_of_a_child_is_read_after_ours_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading_end, writing_end = os.pipe()
+    os.close(reading_end)
+    # Unread, it would block until the alarm.
     program = "import signal; signal.alarm(20)\nfor n in range(100_000): print(n)"
     found = None
-    with contextlib.suppress(BrokenPipeError), open(mouth, "w") as gone:
+    with contextlib.suppress(BrokenPipeError), open(writing_end, "w") as gone:
         monkeypatch.setattr(sys, "stderr", gone)
-        found = Relay().run(python(program), shown=True)
+        found = SignalRelay().run(python(program), shown=True)
     assert found == (0, "99999")
 
 
-def test_a_process_left_behind_does_not_hold_up_the_end() -> None:
+def test_a_process_left_behind_does_not_delay_the_end() -> None:
     program = "import subprocess; subprocess.Popen(['sleep', '3']); print('gone')"
-    assert Relay().run(python(program), shown=False) == (0, "gone")
+    assert SignalRelay().run(python(program), shown=False) == (0, "gone")

@@ -1,4 +1,4 @@
-"""Trainings of a comparison, and what they left."""
+"""Trials, and the record of how they ended."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 
 from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
-from sparing.experiments.trial import FINISHED, Record, Trial, origins
+from sparing.experiments.trial import FINISHED, Trial, TrialRecord, origins
 from sparing.experiments.variants import Variant
 from sparing.runs.folder import create
 from sparing.runs.recipes import recipe
@@ -35,41 +35,41 @@ def trial(tmp_path: Path, seed: int = 0) -> Trial:
 def test_every_process_that_trained_is_an_origin(tmp_path: Path) -> None:
     trials = [trial(tmp_path, seed) for seed in range(3)]
     trials.append(Trial(trials[0].variant, 3, tmp_path / "nothing yet"))
-    told = {"commits": ["unknown", "a", "b"], "devices": ["abacus", "slate"]}
-    assert origins(trials) == told
+    expected = {"commits": ["unknown", "a", "b"], "devices": ["abacus", "slate"]}
+    assert origins(trials) == expected
     assert origins([]) == {"commits": [], "devices": []}
 
 
 def test_the_first_start_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "compare.json"
-    assert Record.read(path).ended == {}
-    path.write_text(json.dumps({"runs": {"a": FINISHED}, "started_at": "long ago"}))
-    record = Record.read(path)
-    assert (record.ended, record.started_at) == ({"a": FINISHED}, "long ago")
-    path.write_text(json.dumps({"runs": {}}))
-    with pytest.raises(UserError, match="no comparison of ours"):
-        Record.read(path)
+    assert TrialRecord.read(path).status == {}
+    path.write_text(json.dumps({"trials": {"a": FINISHED}, "started_at": "long ago"}))
+    record = TrialRecord.read(path)
+    assert (record.status, record.started_at) == ({"a": FINISHED}, "long ago")
+    path.write_text(json.dumps({"trials": {}}))
+    with pytest.raises(UserError, match="does not record an experiment"):
+        TrialRecord.read(path)
 
 
-def test_a_finished_training_without_a_figure_is_told(tmp_path: Path) -> None:
+def test_a_finished_trial_without_a_validation_is_reported(tmp_path: Path) -> None:
     one = trial(tmp_path)
-    record = Record({one.path.name: FINISHED})
+    record = TrialRecord({one.path.name: FINISHED})
     (one.path / "results.json").write_text('{"training": null}')
-    found = record.figures(one)
+    found = record.summary(one)
     assert found is not None
-    assert found.judged is not None
-    assert found.judged.bits_per_byte == 1.5
+    assert found.last_validation is not None
+    assert found.last_validation.bits_per_byte == 1.5
     (one.path / "metrics.jsonl").write_text("")
-    assert record.figures(one) is found
+    assert record.summary(one) is found
     with pytest.raises(UserError, match=r"has no valid entry; remove it"):
-        Record({one.path.name: FINISHED}).figures(one)
+        TrialRecord({one.path.name: FINISHED}).summary(one)
 
 
-def test_a_training_that_begins_anew_has_no_figures(tmp_path: Path) -> None:
+def test_a_trial_that_is_repeated_has_no_summary(tmp_path: Path) -> None:
     one = trial(tmp_path)
-    record = Record({one.path.name: FINISHED})
-    assert record.figures(one) is not None
+    record = TrialRecord({one.path.name: FINISHED})
+    assert record.summary(one) is not None
     record.forget(one)
-    assert record.figures(one) is None
-    record.ended[one.path.name] = "failed: too hot"
-    assert (record.failure(one), record.status([one])) == ("failed: too hot", "failed")
+    assert record.summary(one) is None
+    record.status[one.path.name] = "failed: too hot"
+    assert (record.failure(one), record.overall_status([one])) == ("failed: too hot", "failed")

@@ -1,9 +1,9 @@
-"""From words on the command line to variants."""
+"""Variants, as read from the command line."""
 
 import pytest
 
 from sparing.errors import UserError
-from sparing.experiments.variants import LONGEST, variants
+from sparing.experiments.variants import FOLDER_CHARS, read_variants
 from sparing.runs.config import with_settings
 from sparing.runs.recipes import recipe
 
@@ -11,7 +11,7 @@ BASE = recipe("quickstart")
 
 
 def test_the_recipe_comes_first_and_as_it_is() -> None:
-    first, second = variants(BASE, ["model.memory=7"])
+    first, second = read_variants(BASE, ["model.memory=7"])
     assert (first.name, first.run, first.settings) == ("recipe", BASE, ())
     assert (second.name, second.run.model.memory) == ("model.memory=7", 7)
 
@@ -25,57 +25,57 @@ def test_the_recipe_comes_first_and_as_it_is() -> None:
         "no memory: model.attention_at=(0,1) , model.memory = 9",
     ],
 )
-def test_settings_are_told_apart_even_where_values_have_commas(text: str) -> None:
-    one = variants(BASE, [text])[1]
+def test_settings_are_split_even_if_values_contain_commas(text: str) -> None:
+    one = read_variants(BASE, [text])[1]
     assert one.name == "no memory"
     assert one.folder == "no-memory"
     assert one.run.model.attention_at == (0, 1)
     assert one.run.model.memory == 9
 
 
-def test_a_colon_inside_a_value_starts_no_name() -> None:
+def test_a_colon_inside_a_value_does_not_end_a_name() -> None:
     with pytest.raises(UserError, match=r"model\.gelu"):
-        variants(BASE, ["model.gelu=a:b"])
+        read_variants(BASE, ["model.gelu=a:b"])
 
 
 def test_seeds_are_counted_from_the_recipes_own() -> None:
     base = with_settings(BASE, ["train.seed=40"])
-    for one in variants(base, ["model.memory=7"]):
-        assert [one.seeded(seed).train.seed for seed in range(3)] == [40, 41, 42]
+    for one in read_variants(base, ["model.memory=7"]):
+        assert [one.with_seed(seed).train.seed for seed in range(3)] == [40, 41, 42]
 
 
 def test_seeds_beyond_the_largest_are_refused() -> None:
     last = with_settings(BASE, [f"train.seed={2**63 - 1}"])
-    one = variants(last, ["model.memory=7"])[1]
-    assert one.seeded(0).train.seed == 2**63 - 1
+    one = read_variants(last, ["model.memory=7"])[1]
+    assert one.with_seed(0).train.seed == 2**63 - 1
     with pytest.raises(UserError, match=r"below 2\^63"):
-        one.seeded(1)
+        one.with_seed(1)
 
 
 def test_folders_are_short_and_safe() -> None:
-    long = variants(BASE, [f"{'x' * 300}/../: model.memory=7", "größer: model.memory=8"])
-    long += variants(BASE, ["日本: model.memory=9", f"{'x' * 300}: model.memory=10"])
+    long = read_variants(BASE, [f"{'x' * 300}/../: model.memory=7", "größer: model.memory=8"])
+    long += read_variants(BASE, ["日本: model.memory=9", f"{'x' * 300}: model.memory=10"])
     names = {one.folder for one in long}
     assert len(names) == 5
-    assert variants(BASE, ["model.attention_at=(0,1)"])[1].folder == "model.attention_at=0-1"
+    assert read_variants(BASE, ["model.attention_at=(0,1)"])[1].folder == "model.attention_at=0-1"
     for name in names:
-        assert len(name) <= LONGEST
+        assert len(name) <= FOLDER_CHARS
         assert name.isascii()
         assert not set(name) & set("/ ;:")
         assert not name.startswith((".", "-"))
 
 
 @pytest.mark.parametrize(
-    ("tries", "complaint"),
+    ("texts", "complaint"),
     [
-        ([], "at least one --try"),
+        ([], "at least one --variant"),
         (["model.memory=7", "other: model.memory = 7"], "settings of 'model.memory=7'"),
         ([f"model.dim={BASE.model.dim}"], "settings of 'recipe'"),
         (["recipe: model.memory=7"], "called 'recipe'"),
         (["a b: model.memory=7", "a/b: model.memory=8"], "called 'a-b'"),
-        ([""], "cannot read try"),
-        (["name:"], "cannot read try"),
-        (["a\x1bb: model.memory=7"], "cannot read try"),
+        ([""], "cannot read variant"),
+        (["name:"], "cannot read variant"),
+        (["a\x1bb: model.memory=7"], "cannot read variant"),
         (["model.memory"], "name=value"),
         (["model.memroy=7"], "model.memroy=7: unknown setting 'model.memroy'.*model.memory"),
         (["big: model.dim=x"], "^big: "),
@@ -92,6 +92,6 @@ def test_folders_are_short_and_safe() -> None:
         (["model.vocab_size=9"], "model.vocab_size"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tries: list[str], complaint: str) -> None:
+def test_what_cannot_be_compared_is_refused(texts: list[str], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        variants(BASE, tries)
+        read_variants(BASE, texts)

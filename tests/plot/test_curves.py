@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparing.errors import UserError
-from sparing.plot.curves import Line, bounds, draw_curves, grouped, panel_series, parse_line
-from sparing.plot.figure import save
-from sparing.plot.series import Event, Series, read_diaries
+from sparing.plot.curves import Line, bounds, draw_curves, group_events, panel_series, parse_line
+from sparing.plot.figure import save_figure
+from sparing.plot.series import Event, Series, read_journals
 
 MakeRun = Callable[..., Path]
 
@@ -31,7 +31,7 @@ def test_the_picture_shows_the_journal(
     assert drawn(rate) == [(steps, [0.002] * 6)]
     assert drawn(norm) == [(steps, [1 / step for step in steps])]
     assert drawn(speed)[0][1] == pytest.approx([2 * (50 + step) for step in steps])
-    (path,) = save(figure, tmp_path / "a.png")
+    (path,) = save_figure(figure, tmp_path / "a.png")
     assert colours(path) > 5
 
 
@@ -39,33 +39,33 @@ def test_the_picture_names_run_commit_axes_and_levels(
     make_run: MakeRun, words: Callable[[Any], str]
 ) -> None:
     figure = draw_curves([make_run("first")], "bytes", [Line(0.25, "the paper")])
-    told = words(figure)
+    shown = words(figure)
     expected = ("first", "c0ffee123456", "bits per byte", "training text read (bytes)", "train")
     for word in (*expected, "valid", "learning rate", "gradient norm", "speed (bytes/s)"):
-        assert word in told
-    assert "0.25 the paper" in told
+        assert word in shown
+    assert "0.25 the paper" in shown
     low, high = figure.axes[0].get_ylim()
     assert low < 0.25 < 0.8 < high
 
 
-def test_seeds_of_one_contestant_share_a_colour(make_run: MakeRun) -> None:
-    figure = draw_curves([make_run(name) for name in "abc"], kin=["x", "y", "x"])
+def test_seeds_of_one_variant_share_a_colour(make_run: MakeRun) -> None:
+    figure = draw_curves([make_run(name) for name in "abc"], groups=["x", "y", "x"])
     for axes in figure.axes[1:]:
         first, other, again = (line for line in axes.lines if len(line.get_xdata()) > 2)
         assert first.get_color() == again.get_color() != other.get_color()
         assert first.get_linestyle() != again.get_linestyle()
 
 
-def test_events_are_marked_in_every_panel_and_told_once_per_kind(
+def test_events_are_marked_in_every_panel_and_listed_once_per_kind(
     make_run: MakeRun, words: Callable[[Any], str]
 ) -> None:
     figure = draw_curves([make_run()])
     for axes in figure.axes:
         upright = [list(line.get_xdata()) for line in axes.lines if line.get_linestyle() == ":"]
         assert upright == [[25, 25], [26, 26], [26, 26]]
-    told = words(figure).replace("\n", " ")
-    assert "2 times: loss is not finite; step skipped" in told
-    assert "step 26: went back to the weights of step 20" in told
+    shown = words(figure).replace("\n", " ")
+    assert "2 times: loss is not finite; step skipped" in shown
+    assert "step 26: went back to the weights of step 20" in shown
 
 
 def test_several_runs_share_one_picture(make_run: MakeRun, words: Callable[[Any], str]) -> None:
@@ -73,19 +73,19 @@ def test_several_runs_share_one_picture(make_run: MakeRun, words: Callable[[Any]
     figure = draw_curves(runs, "minutes")
     assert len(drawn(figure.axes[0])) == 6
     assert len({line.get_color() for line in figure.axes[1].lines[:3]}) == 3
-    told = words(figure)
+    shown = words(figure)
     for word in ("3 runs", "a/same", "b/same", r"_c\$d", "training time (minutes)"):
-        assert word in told
-    assert told.count("c0ffee123456") == 3
+        assert word in shown
+    assert shown.count("c0ffee123456") == 3
 
 
-def test_a_diverged_or_scanty_journal_still_gives_a_picture(
+def test_a_diverged_or_short_journal_still_gives_a_picture(
     make_run: MakeRun, tmp_path: Path, words: Callable[[Any], str]
 ) -> None:
     lost = [{"kind": "train", "step": s, "bits_per_byte": None, "lr": 0.0} for s in (1, 2)]
     one = [{"kind": "valid", "step": 3, "bits_per_byte": 2.0, "nats_per_token": 1.4}]
     figure = draw_curves([make_run("lost", lost), make_run("one", one)])
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
     assert words(figure).count("not in the journal") == 2
 
 
@@ -101,7 +101,7 @@ def test_the_steep_start_of_a_long_curve_does_not_flatten_the_rest() -> None:
 def test_events_of_one_kind_are_grouped_whatever_their_numbers() -> None:
     first, second = (Event(s, s, f"went back to the weights of step {s - 9}") for s in (10, 20))
     other = Event(30, 30, "odd")
-    groups = grouped([first, other, second])
+    groups = group_events([first, other, second])
     assert groups == {
         "2 times: went back to the weights of step …": [first, second],
         "step 30: odd": [other],
@@ -109,9 +109,9 @@ def test_events_of_one_kind_are_grouped_whatever_their_numbers() -> None:
 
 
 def test_speed_is_given_in_bytes(make_run: MakeRun) -> None:
-    (diary,) = read_diaries([make_run()])
-    assert panel_series(diary, "tokens_per_s", "steps").y[0] == pytest.approx(2 * 60)
-    assert panel_series(diary, "lr", "steps").y[0] == 0.002
+    (journal,) = read_journals([make_run()])
+    assert panel_series(journal, "tokens_per_s", "steps").y[0] == pytest.approx(2 * 60)
+    assert panel_series(journal, "lr", "steps").y[0] == 0.002
 
 
 def test_levels_are_read_with_and_without_a_label() -> None:

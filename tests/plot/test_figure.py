@@ -1,4 +1,4 @@
-"""Files, colours and words of pictures."""
+"""Files, colours and text of pictures."""
 
 import sys
 from pathlib import Path
@@ -7,41 +7,43 @@ import pytest
 
 from sparing.errors import UserError
 from sparing.plot.figure import (
-    clipped,
+    drawable_text,
+    figure_path,
     legend_name,
+    line_style,
+    line_styles,
     new_figure,
-    pen,
-    pens,
-    plain,
-    save,
-    target,
-    wrapped,
+    save_figure,
+    shorten,
+    wrap_text,
 )
 
 
-def test_the_lack_of_matplotlib_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_is_reported_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'sparing\[plots\]'"):
         new_figure(1, 1)
 
 
-def test_a_picture_is_written_whole_and_as_svg_on_request(tmp_path: Path) -> None:
+def test_a_picture_is_written_atomically_and_as_svg_on_request(tmp_path: Path) -> None:
     figure = new_figure(2, 1)
     figure.add_subplot().plot([1, 2], [3, 4])
     png = tmp_path / "new" / "a.png"
-    assert save(figure, png, svg=True) == [png, png.with_suffix(".svg")]
+    assert save_figure(figure, png, svg=True) == [png, png.with_suffix(".svg")]
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert b"<svg" in png.with_suffix(".svg").read_bytes()
     assert sorted(path.name for path in png.parent.iterdir()) == ["a.png", "a.svg"]
 
 
 def test_the_format_follows_the_name(tmp_path: Path) -> None:
-    assert save(new_figure(1, 1), tmp_path / "a.svg", svg=True) == [tmp_path / "a.svg"]
+    assert save_figure(new_figure(1, 1), tmp_path / "a.svg", svg=True) == [tmp_path / "a.svg"]
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
-    assert target(None, tmp_path, "curves") == tmp_path / "curves.png"
-    assert target(Path("b.SVG"), tmp_path, "curves") == Path("b.SVG")
+    assert figure_path(None, tmp_path, "curves") == tmp_path / "curves.png"
+    assert figure_path(Path("b.SVG"), tmp_path, "curves") == Path("b.SVG")
     with pytest.raises(UserError, match=r"must end in \.png or \.svg"):
-        target(Path("b.jpeg"), tmp_path, "curves")
+        figure_path(Path("b.jpeg"), tmp_path, "curves")
 
 
 def test_a_failed_picture_leaves_the_old_one(
@@ -56,34 +58,34 @@ def test_a_failed_picture_leaves_the_old_one(
 
     monkeypatch.setattr(figure, "savefig", fail)
     with pytest.raises(OSError, match="no space"):
-        save(figure, path)
+        save_figure(figure, path)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.png", b"old")]
 
 
-def test_no_two_curves_of_many_look_alike() -> None:
-    assert len({tuple(pen(index).values()) for index in range(28)}) == 28
+def test_the_first_28_curves_look_different() -> None:
+    assert len({tuple(line_style(index).values()) for index in range(28)}) == 28
 
 
-def test_words_become_what_matplotlib_can_draw(tmp_path: Path) -> None:
-    assert plain("a $b$ c") == r"a \$b\$ c"
-    assert plain("x 中 y") == "x □ y"
+def test_text_becomes_what_matplotlib_can_draw(tmp_path: Path) -> None:
+    assert drawable_text("a $b$ c") == r"a \$b\$ c"
+    assert drawable_text("x 中 y") == "x □ y"
     figure = new_figure(3, 2)
-    figure.suptitle(plain("$cost$ 中\n_"))
+    figure.suptitle(drawable_text("$cost$ 中\n_"))
     figure.add_subplot().plot([1], label=legend_name("_hidden"))
     figure.legend()
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
     assert [text.get_text() for text in figure.legends[0].texts] == [" _hidden"]
 
 
-def test_long_words_are_cut_in_the_middle_and_wrapped() -> None:
-    assert clipped("abcdefghij", 10) == "abcdefghij"
-    assert clipped("abcdefghijk", 10) == "abcde…hijk"
-    assert wrapped("one two three", 8) == "one two\nthree"
-    assert wrapped("") == ""
+def test_long_text_is_cut_in_the_middle_and_wrapped() -> None:
+    assert shorten("abcdefghij", 10) == "abcdefghij"
+    assert shorten("abcdefghijk", 10) == "abcde…hijk"
+    assert wrap_text("one two three", 8) == "one two\nthree"
+    assert wrap_text("") == ""
 
 
-def test_kin_share_a_colour_and_differ_in_style() -> None:
-    first, other, again = pens(["a", "b", "a"])
+def test_a_group_shares_a_colour_and_differs_in_style() -> None:
+    first, other, again = line_styles(["a", "b", "a"])
     assert first["color"] == again["color"] != other["color"]
     assert first["linestyle"] == other["linestyle"] != again["linestyle"]
-    assert pens(list("abcdefghij")) == [pen(index) for index in range(10)]
+    assert line_styles(list("abcdefghij")) == [line_style(index) for index in range(10)]

@@ -1,4 +1,4 @@
-"""Where attention looks: distances, buckets, and a tiny SHA-RNN watched token by token."""
+"""Recorded attention: distances, buckets, and a tiny SHA-RNN token by token."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,19 +14,19 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, State
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
-from sparing.plot import focus as room
-from sparing.plot.figure import save
+from sparing.plot import focus as module
+from sparing.plot.figure import save_figure
 from sparing.plot.focus import (
     Focus,
-    by_distance,
     distance_buckets,
     draw_focus,
     draw_memory_use,
-    even,
-    look,
+    max_weights,
     memory_use,
-    strongest,
-    visible,
+    printable,
+    record_attention,
+    uniform_weights,
+    weights_by_distance,
 )
 
 CPU = Hardware(torch.device("cpu"), "float32")
@@ -46,9 +46,9 @@ def text(size: int) -> np.ndarray:
     return np.random.default_rng(0).integers(97, 120, size).astype(np.uint8)
 
 
-def test_weights_are_turned_from_keys_to_distances() -> None:
+def test_weights_are_rearranged_from_keys_to_distances() -> None:
     weights_TS = np.array([[0.1, 0.9, 0.0], [0.2, 0.3, 0.5]])
-    np.testing.assert_equal(by_distance(weights_TS), [[0.9, 0.1, NAN], [0.5, 0.3, 0.2]])
+    np.testing.assert_equal(weights_by_distance(weights_TS), [[0.9, 0.1, NAN], [0.5, 0.3, 0.2]])
 
 
 def test_buckets_cover_every_distance_once() -> None:
@@ -61,20 +61,22 @@ def test_the_strongest_weight_and_the_sum_of_each_bucket() -> None:
         [[0.0, 0.1, 0.1, 0.1, 0.1, 0.2, 0.4], [0.5, 0.1, 0.1, 0.1, 0.1, 0.1, NAN]]
     )
     expected = [[0.0, 0.1, 0.1, 0.1, 0.1, 0.4], [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]]
-    np.testing.assert_equal(strongest(weights_TN), expected)
+    np.testing.assert_equal(max_weights(weights_TN), expected)
     np.testing.assert_allclose(memory_use(weights_TN), [0.25, 0.1, 0.1, 0.1, 0.1, 0.35])
-    np.testing.assert_equal(strongest(np.array([[1.0, NAN]])), [[1.0, NAN]])
+    np.testing.assert_equal(max_weights(np.array([[1.0, NAN]])), [[1.0, NAN]])
 
 
-def test_even_attention_spends_alike_on_what_is_there() -> None:
+def test_uniform_attention_gives_every_key_the_same_weight() -> None:
     weights_TN = np.array([[0.9, 0.1, NAN], [0.5, 0.3, 0.2]])
-    np.testing.assert_allclose(even(weights_TN), [[1 / 2, 1 / 2, NAN], [1 / 3, 1 / 3, 1 / 3]])
+    np.testing.assert_allclose(
+        uniform_weights(weights_TN), [[1 / 2, 1 / 2, NAN], [1 / 3, 1 / 3, 1 / 3]]
+    )
 
 
-def test_what_is_watched_is_what_the_model_computes() -> None:
+def test_recorded_attention_is_what_the_model_computes() -> None:
     model, ids = tiny(memory=500), text(40)
-    assert room.ASKED < 22
-    focus = look(model, ByteVocab(), ids, CPU, 22)
+    assert module.QUERIES < 22
+    focus = record_attention(model, ByteVocab(), ids, CPU, 22)
     assert focus.context == 18
     assert focus.tokens == [chr(id) for id in ids[18:]]
     whole = model.eval().focus(torch.from_numpy(ids).long()[None], model.initial_state(1))
@@ -87,19 +89,19 @@ def test_what_is_watched_is_what_the_model_computes() -> None:
 
 
 def test_reading_stops_once_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "READ", 16)
-    focus = look(tiny(), ByteVocab(), text(400), CPU, 20)
+    monkeypatch.setattr(module, "READ", 16)
+    focus = record_attention(tiny(), ByteVocab(), text(400), CPU, 20)
     assert focus.context == 64
     weights_TN = focus.weights[1]
     assert weights_TN.shape == (20, 40)
-    assert np.isfinite(weights_TN).sum(axis=1).min() >= 40 - room.ASKED + 1
+    assert np.isfinite(weights_TN).sum(axis=1).min() >= 40 - module.QUERIES + 1
     np.testing.assert_allclose(np.nansum(weights_TN, axis=1), 1)
     assert memory_use(weights_TN).sum() == pytest.approx(1)
 
 
 def test_dropout_is_off_and_the_mode_put_back() -> None:
     model, ids = tiny(dropout_hidden=0.5).train(), text(30)
-    first, second = (look(model, ByteVocab(), ids, CPU, 5).weights[1] for _ in range(2))
+    first, second = (record_attention(model, ByteVocab(), ids, CPU, 5).weights[1] for _ in range(2))
     np.testing.assert_equal(first, second)
     assert model.training
 
@@ -107,13 +109,15 @@ def test_dropout_is_off_and_the_mode_put_back() -> None:
 def test_both_pictures_show_every_layer(
     tmp_path: Path, words: Callable[[Any], str], colours: Callable[[Path], int]
 ) -> None:
-    focus = look(tiny(), ByteVocab(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50)
+    focus = record_attention(
+        tiny(), ByteVocab(), np.frombuffer(b"a $b$\n\tc \xff", np.uint8), CPU, 50
+    )
     for name, draw in (("trial", draw_focus), ("memory", draw_memory_use)):
         figure = draw(focus, "my_$run", "runs/my_run · commit abc")
-        told = words(figure)
+        shown = words(figure)
         for word in ("block 0", "block 1", "distance back", "commit abc", r"my_\$run"):
-            assert word in told
-        (path,) = save(figure, tmp_path / f"{name}.png")
+            assert word in shown
+        (path,) = save_figure(figure, tmp_path / f"{name}.png")
         assert colours(path) > 5
 
 
@@ -131,10 +135,10 @@ def test_the_heat_map_and_the_lines_hold_the_numbers() -> None:
 def test_a_single_token_and_more_than_fit_under_the_axis_are_drawn(
     tokens: int, tmp_path: Path
 ) -> None:
-    focus = look(tiny(), ByteVocab(), text(tokens), CPU, 200)
+    focus = record_attention(tiny(), ByteVocab(), text(tokens), CPU, 200)
     assert len(focus.tokens) == tokens
-    save(draw_focus(focus, "run", "origin"), tmp_path / "a.png")
-    save(draw_memory_use(focus, "run", "origin"), tmp_path / "b.png")
+    save_figure(draw_focus(focus, "run", "origin"), tmp_path / "a.png")
+    save_figure(draw_memory_use(focus, "run", "origin"), tmp_path / "b.png")
 
 
 def test_long_tokens_are_written_upright_and_cut(tmp_path: Path) -> None:
@@ -143,13 +147,13 @@ def test_long_tokens_are_written_upright_and_cut(tmp_path: Path) -> None:
     labels = figure.axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["an", "extraordinar"]
     assert {label.get_rotation() for label in labels} == {90}
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
 
 
-def test_white_space_and_broken_bytes_can_be_seen() -> None:
-    assert visible(b"a b\n\t\r") == "a␣b↵→␍"
-    assert visible(b"\xff") == "\N{REPLACEMENT CHARACTER}"
-    assert visible(b"\x00\x1b") == "□□"
+def test_white_space_and_invalid_bytes_are_made_visible() -> None:
+    assert printable(b"a b\n\t\r") == "a␣b↵→␍"
+    assert printable(b"\xff") == "\N{REPLACEMENT CHARACTER}"
+    assert printable(b"\x00\x1b") == "□□"
 
 
 class Blind(LanguageModel):
@@ -164,14 +168,14 @@ class Blind(LanguageModel):
 
 def test_models_without_attention_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="family has no picture"):
-        look(Blind(), ByteVocab(), text(5), CPU, 5)
+        record_attention(Blind(), ByteVocab(), text(5), CPU, 5)
     for settings in ({"attention_at": ()}, {"memory": 0}):
         with pytest.raises(UserError, match="no layer of this model attends"):
-            look(tiny(**settings), ByteVocab(), text(5), CPU, 5)
+            record_attention(tiny(**settings), ByteVocab(), text(5), CPU, 5)
 
 
-def test_nothing_to_look_from_is_refused() -> None:
+def test_an_empty_text_is_refused() -> None:
     with pytest.raises(UserError, match="at least one token"):
-        look(tiny(), ByteVocab(), text(5), CPU, 0)
+        record_attention(tiny(), ByteVocab(), text(5), CPU, 0)
     with pytest.raises(UserError, match="at least one token"):
-        look(tiny(), ByteVocab(), text(0), CPU, 5)
+        record_attention(tiny(), ByteVocab(), text(0), CPU, 5)

@@ -1,4 +1,4 @@
-"""The published figures, held to what is known of them."""
+"""The published results, checked for consistency."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sparing.plot.published import PUBLISHED, by_epoch
 NAMED = {other.name: other for other in PUBLISHED}
 
 
-def test_every_figure_says_where_it_comes_from() -> None:
+def test_every_published_result_has_a_source() -> None:
     assert len(NAMED) == len(PUBLISHED)
     for other in PUBLISHED:
         assert 0.9 < other.bits_per_byte < 1.3
@@ -17,7 +17,7 @@ def test_every_figure_says_where_it_comes_from() -> None:
             assert 0 < other.minutes[0] <= other.minutes[1]
 
 
-def test_a_curve_ends_when_and_above_where_its_test_stands() -> None:
+def test_a_published_curve_ends_at_the_time_of_its_test_result_and_above_it() -> None:
     for other in PUBLISHED:
         if other.valid:
             assert other.minutes == pytest.approx([other.valid[-1][0]] * 2)
@@ -32,11 +32,11 @@ def test_epochs_become_minutes() -> None:
     assert curve[-1][0] / 60 == pytest.approx(22, abs=0.5)
 
 
-def test_what_has_no_published_time_has_none() -> None:
+def test_an_unpublished_time_is_left_out() -> None:
     assert NAMED["Transformer-XL, 12 layers"].minutes is None
 
 
-def test_who_was_read_otherwise_says_so_and_nobody_else() -> None:
+def test_only_unusual_readings_are_mentioned() -> None:
     otherwise = {name: other.reading for name, other in NAMED.items() if other.reading}
     assert otherwise == {
         "plain GPT (calibration script)": "overlapping windows of 2048",

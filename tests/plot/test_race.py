@@ -12,9 +12,9 @@ from sparing.data.tokens import DataConfig
 from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.sha_rnn import SHARNNConfig
-from sparing.plot.figure import save
+from sparing.plot.figure import save_figure
 from sparing.plot.published import PUBLISHED
-from sparing.plot.race import draw_race, duration, read_racers
+from sparing.plot.race import draw_race, format_duration, read_race_entries
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import create
 from sparing.train.config import TrainConfig
@@ -52,23 +52,23 @@ def make_run(
     return folder.path
 
 
-def test_a_run_ends_in_its_figures(tmp_path: Path) -> None:
-    (racer,) = read_racers([make_run(tmp_path / "a", 1.0625, test=1.0312)])
-    assert racer.curve.x == pytest.approx([2.0 * step for step in range(1, 11)])
-    assert racer.curve.y[-1] == 1.0625
+def test_a_run_ends_in_its_results(tmp_path: Path) -> None:
+    (entry,) = read_race_entries([make_run(tmp_path / "a", 1.0625, test=1.0312)])
+    assert entry.curve.x == pytest.approx([2.0 * step for step in range(1, 11)])
+    assert entry.curve.y[-1] == 1.0625
     # The test was of the weights of step five.
-    assert racer.end == pytest.approx((10, 1.0312))
-    assert racer.label == "own, 10 min\n1.0312 test, 1.0625 valid"
-    (racer,) = read_racers([make_run(tmp_path / "b", 1.0625)])
-    assert racer.end == pytest.approx((20, 1.0625))
-    assert racer.label == "own, 20 min\n1.0625 valid"
+    assert entry.end == pytest.approx((10, 1.0312))
+    assert entry.label == "own, 10 min\n1.0312 test, 1.0625 valid"
+    (entry,) = read_race_entries([make_run(tmp_path / "b", 1.0625)])
+    assert entry.end == pytest.approx((20, 1.0625))
+    assert entry.label == "own, 20 min\n1.0625 valid"
 
 
-def test_runs_go_by_their_recipes_or_else_by_their_folders(tmp_path: Path) -> None:
+def test_runs_are_named_by_their_recipes_or_else_by_their_folders(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, recipe=name) for name in ("a", "b")]
-    assert [racer.name for racer in read_racers(runs)] == ["a", "b"]
+    assert [entry.name for entry in read_race_entries(runs)] == ["a", "b"]
     runs = [make_run(tmp_path / "c" / seed, recipe="c") for seed in ("seed1", "seed2")]
-    assert [racer.name for racer in read_racers(runs)] == ["c/seed1", "c/seed2"]
+    assert [entry.name for entry in read_race_entries(runs)] == ["c/seed1", "c/seed2"]
 
 
 def crowd(tmp_path: Path, minutes: float) -> list[Path]:
@@ -92,7 +92,7 @@ def test_no_label_lies_on_another_or_on_anything_drawn(tmp_path: Path, minutes: 
     from matplotlib.text import Text
 
     figure = draw_race(crowd(tmp_path, minutes))
-    save(figure, tmp_path / "a.png")
+    save_figure(figure, tmp_path / "a.png")
     (axes,) = figure.axes
     # Without the thread, which an annotation counts in.
     places = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
@@ -116,14 +116,14 @@ def test_others_are_named_with_time_and_hardware(
     tmp_path: Path, words: Callable[[Any], str]
 ) -> None:
     figure = draw_race([make_run(tmp_path / "a", recipe="a$b", test=1.0)])
-    told = words(figure)
+    shown = words(figure)
     for other in PUBLISHED:
-        assert f"{other.name}, {other.bits_per_byte:g}" in told
-        assert f"{other.time}, {other.hardware}" in told
-        assert other.reading in told
-    colours = ("in colour: our runs, NVIDIA H200", "grey: others'")
+        assert f"{other.name}, {other.bits_per_byte:g}" in shown
+        assert f"{other.time}, {other.hardware}" in shown
+        assert other.reading in shown
+    colours = ("in colour: our runs, NVIDIA H200", "grey: published results")
     for word in ("commit c0ffee", *colours, r"a\$b", "1 week", "test"):
-        assert word in told
+        assert word in shown
 
 
 def test_the_picture_holds_our_curve_and_the_published_one(tmp_path: Path) -> None:
@@ -147,17 +147,17 @@ def test_a_bad_run_far_above_the_rest_is_still_in_the_frame(tmp_path: Path) -> N
     assert axes.get_xlim()[0] > 0
 
 
-def test_durations_are_told_in_units_one_would_use() -> None:
-    told = [duration(minutes) for minutes in (0.5, 12.34, 20.001, 750, 4000)]
-    assert told == ["30 s", "12.3 min", "20 min", "12.5 h", "2.78 days"]
+def test_durations_have_sensible_units() -> None:
+    shown = [format_duration(minutes) for minutes in (0.5, 12.34, 20.001, 750, 4000)]
+    assert shown == ["30 s", "12.3 min", "20 min", "12.5 h", "2.78 days"]
 
 
-def test_what_does_not_compare_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="race is about enwik8 only"):
-        read_racers([make_run(tmp_path / "a", corpus="text8")])
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="race is for enwik8 only"):
+        read_race_entries([make_run(tmp_path / "a", corpus="text8")])
     lost = make_run(tmp_path / "b")
     (lost / "metrics.jsonl").write_text(
         json.dumps({"kind": "valid", **measured(None, 1), "elapsed_s": 60.0}) + "\n"
     )
-    with pytest.raises(UserError, match="has no valid or test figure yet"):
-        read_racers([lost])
+    with pytest.raises(UserError, match="has no valid or test result yet"):
+        read_race_entries([lost])

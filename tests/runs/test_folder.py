@@ -1,4 +1,4 @@
-"""A run folder tells damage in one line and knows the text it was made with."""
+"""A run folder reports damage in one line, and remembers the text it was trained on."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ def again(folder: RunFolder, run: RunConfig) -> Tokens:
     return prepare_for_run(folder, run.data, None, progress=False)
 
 
-def test_the_same_text_is_taken_wherever_its_tokens_lie(
+def test_the_same_text_is_accepted_wherever_its_tokens_are(
     folder: RunFolder, run: RunConfig, corpus: Path
 ) -> None:
     corpus.unlink()
@@ -89,7 +89,7 @@ def test_other_settings_of_the_text_are_left_to_the_caller(
     assert again(folder, other).config == other.data
 
 
-def test_the_record_of_an_unfinished_run_does_not_stay(folder: RunFolder, run: RunConfig) -> None:
+def test_the_record_of_an_unfinished_run_is_removed(folder: RunFolder, run: RunConfig) -> None:
     create(folder.path, run, read(run).vocab, {})
     assert not (folder.path / "data.json").exists()
 
@@ -159,7 +159,7 @@ def test_a_damaged_cursor_is_named(cursor: str, folder: RunFolder) -> None:
     assert folder.step("last") == 3
 
 
-def test_figures_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
+def test_results_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
     def note(writer: int) -> None:
         for number in range(20):
             folder.note_results({f"{writer}.{number}": number})
@@ -170,7 +170,7 @@ def test_figures_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_wrong_number_is_refused_before_there_is_a_model(family: str) -> None:
+def test_a_wrong_number_is_refused_before_the_model_is_built(family: str) -> None:
     run = next(made for made in map(recipe, RECIPES) if made.family == family)
     for field in dataclasses.fields(run.model):
         for wrong in ("-1", "0", "0.5", "nan", "inf", "[-1]"):

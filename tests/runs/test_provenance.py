@@ -1,4 +1,4 @@
-"""Whose code made a figure."""
+"""The commit that results belong to."""
 
 import subprocess
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_commit_of_a_project_it_is_installed_in_is_not_ours(theirs: Path) ->
     assert provenance.commit() is None
 
 
-def test_code_under_version_control_tells_its_commit_and_changes(theirs: Path) -> None:
+def test_code_under_version_control_reports_its_commit_and_changes(theirs: Path) -> None:
     git(theirs, "add", "-f", "lib/provenance.py")
     git(theirs, "commit", "-q", "-m", "ours")
     head = git(theirs, "rev-parse", "--short=12", "HEAD")
@@ -43,7 +43,7 @@ def test_code_under_version_control_tells_its_commit_and_changes(theirs: Path) -
     assert provenance.commit() == f"{head}+changes"
 
 
-def test_what_the_environment_says_comes_first(
+def test_the_environment_variable_comes_first(
     theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARING_COMMIT", "c0ffee")

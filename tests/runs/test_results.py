@@ -1,4 +1,4 @@
-"""What a run folder tells in numbers."""
+"""Results of a run, read from its folder."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from sparing.models.sha_rnn import SHARNNConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create
-from sparing.runs.results import read_figures, read_scores, score
+from sparing.runs.results import find_split_result, read_split_results, summarize
 from sparing.train import checkpoint
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.config import TrainConfig
@@ -57,33 +57,33 @@ def make_run(path: Path, *, vocab: str = "bytes", evaluate_bytes: int | None = N
     return folder
 
 
-def test_a_run_tells_size_speed_time_and_memory(tmp_path: Path) -> None:
+def test_a_summary_has_size_speed_time_and_memory(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
-    found = read_figures(folder)
+    found = summarize(folder)
     price = cost(build_model(folder.config(), "meta"))
     assert found.parameters == price.parameters_deployed < price.parameters_training
     assert (found.recipe, found.seed, found.device) == ("own", 7, "abacus")
     assert (found.bytes_read, found.elapsed_s, found.peak_bytes) == (30000, 320, 90)
     assert found.bytes_per_s == 20000 / 200
-    assert found.judged is not None
-    assert (found.judged.bits_per_byte, found.judged.step) == (1.5, 30)
+    assert found.last_validation is not None
+    assert (found.last_validation.bits_per_byte, found.last_validation.step) == (1.5, 30)
     assert "seed" not in found.settings["train"]
     assert found.settings["train"]["steps"] == 30
 
 
-def test_tokens_of_several_bytes_count_as_those(tmp_path: Path) -> None:
-    found = read_figures(make_run(tmp_path, vocab="words"))
+def test_tokens_of_several_bytes_are_counted_in_bytes(tmp_path: Path) -> None:
+    found = summarize(make_run(tmp_path, vocab="words"))
     assert found.bytes_read == pytest.approx(3 * 30000)
     assert found.bytes_per_s == pytest.approx(3 * 100)
 
 
 def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
     folder = make_run(tmp_path, evaluate_bytes=500)
-    valid, test = read_scores(folder)
+    valid, test = read_split_results(folder)
     assert valid is not None
     assert (valid.bits_per_byte, valid.bytes, valid.whole, test) == (1.5, 500, False, None)
     folder.note_results({"valid": measured(1.4), "test": measured(1.3)})
-    valid, test = read_scores(folder)
+    valid, test = read_split_results(folder)
     assert valid is not None
     assert (valid.bits_per_byte, valid.bytes, valid.whole) == (1.4, 5000, True)
     assert test is not None
@@ -91,30 +91,30 @@ def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
     assert test.reading == "bytes, 8 carried streams, segment 64"
 
 
-def test_figures_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
+def test_results_of_replaced_weights_do_not_count(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     for name in ("best", "last"):
         saved = Checkpoint({"model": {"w": torch.ones(1)}}, {"step": 30})
         checkpoint.save(folder.checkpoints, name, saved, {})
         folder.note_results({"test": measured(1.3, checkpoint=name)})
-        assert read_scores(folder)[1] is not None
+        assert read_split_results(folder)[1] is not None
         # A journal is ahead of the weights of a run that was killed.
         with open(folder.metrics, "a") as file:
             file.write('{"kind": "train", "step": 45}\n')
-        assert read_scores(folder)[1] is not None
+        assert read_split_results(folder)[1] is not None
         newer = Checkpoint(saved.tensors, {"step": 40})
         checkpoint.save(folder.checkpoints, name, newer, {})
-        assert read_scores(folder)[1] is None
+        assert read_split_results(folder)[1] is None
 
 
-def test_without_weights_the_journal_knows_the_step_of_the_best(tmp_path: Path) -> None:
+def test_without_weights_the_step_of_the_best_comes_from_the_journal(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     folder.note_results({"test": measured(1.3, checkpoint="best")})
-    assert read_scores(folder)[1] is not None
+    assert read_split_results(folder)[1] is not None
     entry = {"kind": "valid", **measured(1.2, step=40, bytes=500), "nats_per_token": 1.0}
     with open(folder.metrics, "a") as file:
         file.write(json.dumps(entry) + "\n")
-    valid, test = read_scores(folder)
+    valid, test = read_split_results(folder)
     assert test is None
     assert valid is not None
     assert (valid.bits_per_byte, valid.step) == (1.2, 40)
@@ -123,38 +123,38 @@ def test_without_weights_the_journal_knows_the_step_of_the_best(tmp_path: Path) 
 def test_a_later_evaluation_does_not_change_what_the_training_measured(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     folder.note_results({"valid": measured(1.4)})
-    found = read_figures(folder)
+    found = summarize(folder)
     assert found.valid is not None
-    assert found.judged is not None
-    assert (found.valid.bits_per_byte, found.judged.bits_per_byte) == (1.4, 1.5)
+    assert found.last_validation is not None
+    assert (found.valid.bits_per_byte, found.last_validation.bits_per_byte) == (1.4, 1.5)
 
 
-def test_a_journal_that_judges_the_whole_split_is_as_good(tmp_path: Path) -> None:
-    valid, _ = read_scores(make_run(tmp_path))
+def test_a_validation_on_the_whole_split_counts_as_whole(tmp_path: Path) -> None:
+    valid, _ = read_split_results(make_run(tmp_path))
     assert valid is not None
     assert valid.whole
 
 
 def test_only_static_weights_count_and_the_usual_reading_first() -> None:
     adapted = {"test, segment 32, dynamic": measured(0.9), "test, cache 9 theta 1": measured(0.8)}
-    assert score(adapted, "test") is None
+    assert find_split_result(adapted, "test") is None
     other = {**adapted, "test, batch 1, last, float32": measured(1.2, how="1 carried stream")}
-    found = score(other, "test")
+    found = find_split_result(other, "test")
     assert found is not None
     assert found.reading == "bytes, 1 carried stream, last, float32"
     assert found.protocol == "bytes"
     both = {**other, "test, no-newlines": measured(1.1, protocol="no-newlines")}
-    assert score(both, "test").protocol == "no-newlines"  # type: ignore[union-attr]
-    assert score({**both, "test": measured(1.0)}, "test").bits_per_byte == 1.0  # type: ignore[union-attr]
-    assert score({"test": measured(None)}, "test") is None
-    assert score(both, "valid") is None
+    assert find_split_result(both, "test").protocol == "no-newlines"  # type: ignore[union-attr]
+    assert find_split_result({**both, "test": measured(1.0)}, "test").bits_per_byte == 1.0  # type: ignore[union-attr]
+    assert find_split_result({"test": measured(None)}, "test") is None
+    assert find_split_result(both, "valid") is None
 
 
-def test_a_run_with_settings_alone_tells_its_size(tmp_path: Path) -> None:
+def test_a_run_with_only_settings_has_a_size(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     for name in ("metrics.jsonl", "results.json", "provenance.json"):
         (tmp_path / name).unlink()
-    found = read_figures(folder)
+    found = summarize(folder)
     assert found.parameters > 0
     assert {found.bytes_read, found.elapsed_s, found.bytes_per_s, found.valid, found.device} == {
         None
@@ -175,5 +175,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, words: st
     folder = make_run(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=words) as raised:
-        read_figures(folder)
+        summarize(folder)
     assert str(tmp_path / name) in str(raised.value)

@@ -27,7 +27,7 @@ from sparing.evaluate.context import context_curve
 from sparing.evaluate.dynamic import DynamicConfig, Rule
 from sparing.launch import current_launch
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.evaluate import Case, Reading, has_memory, measure
+from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
 from sparing.runs.folder import RunFolder, open_run, prepare_for_run
 from sparing.train.distributed.ddp import WorldConfig
 from sparing.train.distributed.init import init_world
@@ -192,7 +192,7 @@ def _score(
     case: Case, reading: Reading, how: DynamicConfig | None, *, kept: bool, as_json: bool
 ) -> None:
     with init_world(current_launch(), case.hardware.device, WorldConfig()) as world:
-        found, report = measure(replace(case, world=world), reading, how)
+        found, report = evaluate_case(replace(case, world=world), reading, how)
     if current_launch().rank:
         return
     if kept:
@@ -232,9 +232,9 @@ def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: boo
         raise UserError(f"this {case.run.family} has no memory; leave --memory out")
     rows = []
     for length in lengths:
-        now = case.remembering(length)
+        now = case.with_memory(length)
         segment = now.run.evaluate.segment
-        result = reading.answer(now, now.model())
+        result = reading.evaluate(now, now.model())
         rows.append({"memory": length, "segment": segment, **result.to_json()})
         if not as_json:
             typer.echo(

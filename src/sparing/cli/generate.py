@@ -13,7 +13,7 @@ from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import complete, stream_text
-from sparing.runs.bundled import OPENING, run_or_shipped
+from sparing.runs.bundled import OPENING, run_or_bundled
 from sparing.runs.folder import load_model
 
 
@@ -52,7 +52,7 @@ def generate(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
     )
     config = GenerationConfig(length=length, stop=tuple(stop or ()), sampling=sampling)
-    folder, hardware = run_or_shipped(path), device.pick(target, "float32")
+    folder, hardware = run_or_bundled(path), device.pick(target, "float32")
     model, vocab = load_model(folder, hardware, checkpoint), folder.vocab()
     if len(prompts) == 1 and not as_json:
         # Refuses a prompt that cannot be encoded before anything is printed.

@@ -12,7 +12,7 @@ from sparing.config import described
 from sparing.errors import unknown_name
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
-from sparing.runs.bundled import run_or_shipped
+from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
@@ -64,7 +64,7 @@ def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
         return recipe(name), {"recipe": name, "about": expectation(name)}
     if name and not (path.exists() or "/" in name):
         raise unknown_name("recipe (and no such run)", name, RECIPES)
-    folder = run_or_shipped(path if name else None)
+    folder = run_or_bundled(path if name else None)
     extra = {key: folder.read(key) for key in ("provenance", "results") if _has(folder.path, key)}
     return folder.config(), {"run": name or "the package's own model", **extra}
 

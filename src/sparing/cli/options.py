@@ -4,13 +4,15 @@ import json
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sparing.errors import UserError
+from sparing.runs.table import Layout
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
@@ -52,12 +54,16 @@ def print_report(data: dict[str, Any], *, as_json: bool) -> None:
             typer.echo(f"{'' if at else name:<{width}}  {line}")
 
 
-def print_table(
-    record: Mapping[str, Any], table: Callable[[Any, Any], str], *, as_json: bool
-) -> None:
-    """Print a record of rows and notes: JSON for programs, a table for people."""
-    text = json.dumps(record) if as_json else table(record["rows"], record["notes"]).rstrip()
+def print_table(record: Mapping[str, Any], layout: Layout, *, as_json: bool) -> None:
+    """Print a record of rows and notes: JSON for programs, an aligned table for people."""
+    text = json.dumps(record) if as_json else layout.text(record["rows"], record["notes"])
     typer.echo(text)
+
+
+def print_message(line: str) -> None:
+    """Print a line to standard error; a closed terminal must not stop the work."""
+    with suppress(OSError):
+        typer.echo(line, err=True)
 
 
 def report_stop(signal: int) -> int:

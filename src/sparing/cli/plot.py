@@ -23,13 +23,19 @@ from sparing.data.tokens import Split, split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.context import context_curve
-from sparing.plot.context import ContextCurve, draw_context
+from sparing.plot.context import (
+    ContextCurve,
+    draw_context,
+    draw_span_history,
+    draw_spans,
+    head_windows,
+    last_spans,
+)
 from sparing.plot.curves import draw_curves, parse_line
-from sparing.plot.figure import new_figure, save, target
-from sparing.plot.focus import draw_focus, draw_memory_use, look
+from sparing.plot.figure import figure_path, new_figure, save_figure
+from sparing.plot.focus import draw_focus, draw_memory_use, record_attention
 from sparing.plot.race import draw_race
-from sparing.plot.series import XAxis, origin, read_diaries, short_names
-from sparing.plot.spans import draw_course, draw_spans, head_windows, last_noted
+from sparing.plot.series import XAxis, origin, read_journals, short_names
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
 
@@ -132,7 +138,7 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
         raise UserError(f"--what {what} takes one run at a time, not {len(folders)}")
     if len(folders) > 1 and out is None:
         raise UserError(f"for a figure of {len(folders)} runs, add --out FILE")
-    return target(out, folders[0].plots, what)
+    return figure_path(out, folders[0].plots, what)
 
 
 def _curves(
@@ -140,11 +146,11 @@ def _curves(
 ) -> list[Path]:
     lines = [parse_line(line) for line in options.lines]
     runs = [folder.path for folder in folders]
-    return save(draw_curves(runs, options.axis or "steps", lines), path, svg=svg)
+    return save_figure(draw_curves(runs, options.axis or "steps", lines), path, svg=svg)
 
 
 def _race(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
-    return save(draw_race([folder.path for folder in folders]), path, svg=svg)
+    return save_figure(draw_race([folder.path for folder in folders]), path, svg=svg)
 
 
 def _pi(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
@@ -156,29 +162,31 @@ def _focus(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: 
     (folder,), hardware = folders, options.hardware()
     model, vocab = load_model(folder, hardware, options.checkpoint), folder.vocab()
     queries = QUERIES if options.length is None else options.length
-    focus = look(model, vocab, _ids(folder, options), hardware, queries)
+    focus = record_attention(model, vocab, _ids(folder, options), hardware, queries)
     name, about = short_names([folder.path])[0], origin(folder.path)
     beside = path.with_stem("memory" if path.stem == "focus" else f"{path.stem}-memory")
     return [
-        *save(draw_focus(focus, name, about), path, svg=svg),
-        *save(draw_memory_use(focus, name, about), beside, svg=svg),
+        *save_figure(draw_focus(focus, name, about), path, svg=svg),
+        *save_figure(draw_memory_use(focus, name, about), beside, svg=svg),
     ]
 
 
 def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: bool) -> list[Path]:
     (folder,), hardware = folders, options.hardware()
     # An imported run has no journal.
-    diaries = read_diaries([folder.path]) if folder.metrics.exists() else []
-    if diaries and options.checkpoint is None and not folder.checkpoints.exists():
+    journals = read_journals([folder.path]) if folder.metrics.exists() else []
+    if journals and options.checkpoint is None and not folder.checkpoints.exists():
         # A run published without weights still has the spans in its journal.
-        telemetry = last_noted(diaries[0])
+        telemetry = last_spans(journals[0])
     else:
         telemetry = load_model(folder, hardware, options.checkpoint).telemetry()
     name, about = short_names([folder.path])[0], origin(folder.path)
     figures = {path: draw_spans(head_windows(telemetry), name, about)}
-    for diary in diaries:
-        figures[path.with_stem(f"{path.stem}-training")] = draw_course(diary)
-    return [file for place, figure in figures.items() for file in save(figure, place, svg=svg)]
+    for journal in journals:
+        figures[path.with_stem(f"{path.stem}-training")] = draw_span_history(journal)
+    return [
+        file for place, figure in figures.items() for file in save_figure(figure, place, svg=svg)
+    ]
 
 
 def _ids(folder: RunFolder, options: PlotOptions) -> npt.NDArray[Any]:
@@ -204,7 +212,7 @@ def _context(
         )
         about = f"{origin(folder.path)} · {points[0].count} places of the valid split"
         curves.append(ContextCurve(name, about, points))
-    return save(draw_context(curves), path, svg=svg)
+    return save_figure(draw_context(curves), path, svg=svg)
 
 
 DRAWERS: dict[What, Callable[[Sequence[RunFolder], PlotOptions, Path, bool], list[Path]]] = {

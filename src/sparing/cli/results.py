@@ -1,4 +1,4 @@
-"""`sparing results`: the figures of many runs in one table."""
+"""`sparing results`: the results of many runs in one table."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from sparing.cli.options import Json, check_conflicting_options, given_options
 from sparing.errors import UserError
-from sparing.runs.table import as_markdown, as_text, read_rows
+from sparing.runs.table import RESULTS, read_rows
 
 
 def results(
@@ -17,18 +17,18 @@ def results(
     markdown: Annotated[bool, typer.Option("--markdown", help="A table for a document.")] = False,
     as_json: Json = False,
 ) -> None:
-    """One table of all runs below FOLDER; seeds (NAME/seedN or NAME-seedN) in one row.
+    """Print one table of all runs below FOLDER; seeds (NAME/seedN or NAME-seedN) share a row.
 
-    Bits per byte are means over the seeds ± half of worst less best.
+    Bits per byte are means over the seeds ± half the distance from the worst to the best.
     """
     check_conflicting_options(given_options(call), {"--json": ("--markdown",)})
-    rows, problems = read_rows(folder)
+    found, problems = read_rows(folder)
+    rows = [row.to_json() for row in found]
     for problem in problems:
         typer.echo(f"sparing: {problem}", err=True)
     if as_json:
-        told = {"rows": [row.to_json() for row in rows], "left_out": problems}
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps({"rows": rows, "left_out": problems}))
     elif rows:
-        typer.echo(as_markdown(rows).rstrip() if markdown else as_text(rows))
+        typer.echo(RESULTS.markdown(rows).rstrip() if markdown else RESULTS.text(rows))
     if not rows:
-        raise UserError(f"no run below {folder} can be read")
+        raise UserError(f"none of the runs below {folder} can be read")

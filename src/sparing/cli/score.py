@@ -11,7 +11,7 @@ from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json, print_text
 from sparing.errors import UserError
 from sparing.evaluate.score import TextScore, rank_texts, score_texts
-from sparing.runs.bundled import run_or_shipped
+from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import is_run, load_model
 
 
@@ -51,7 +51,7 @@ def score(
     if text and file is not None:
         raise UserError("--text cannot be combined with FILE; leave it out")
     # Opened first, so that a misspelled run does not wait for standard input.
-    folder, hardware = run_or_shipped(path), device.pick(target, "float32")
+    folder, hardware = run_or_bundled(path), device.pick(target, "float32")
     sentences = _encode(text) if text else _read(file or Path("-"), whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)

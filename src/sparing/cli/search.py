@@ -1,4 +1,4 @@
-"""`sparing search`, `derive` and `board`: which blocks a network needs."""
+"""`sparing search`, `derive` and `board`: find out which blocks a network needs."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,16 +12,18 @@ from sparing.cli.options import (
     Settings,
     Source,
     parse_out_path,
+    print_message,
     print_report,
     print_table,
     report_stop,
 )
 from sparing.cli.train import apply_settings, default_run_path, load_recipe
 from sparing.errors import UserError
-from sparing.runs.config import RunConfig, to_json
+from sparing.experiments.trial import FAILED
+from sparing.runs.config import to_json
 from sparing.runs.folder import open_run
 from sparing.runs.train import TrainOptions
-from sparing.search.board import BoardOptions, table
+from sparing.search.board import BOARD, BoardOptions
 from sparing.search.board import board as make_board
 from sparing.search.cost import Currency, Regime
 from sparing.search.derive import derive as derive_run
@@ -43,11 +45,11 @@ def search(
     name: Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Share of the baseline's cost that may be spent, such as 0.65."),
+        typer.Option(help="Most the network may cost, as a share of the baseline's, such as 0.65."),
     ] = None,
-    currency: Annotated[Currency, typer.Option(help="What the budget counts.")] = "time",
-    regime: Annotated[Regime, typer.Option(help="Whose time: see docs/models/par.md.")] = "train",
-    seed: Annotated[int | None, typer.Option(help="Of weights and noise.")] = None,
+    currency: Annotated[Currency, typer.Option(help="Unit of the budget.")] = "time",
+    regime: Annotated[Regime, typer.Option(help="Which time: see docs/models/par.md.")] = "train",
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and noise.")] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="PATH", parser=parse_out_path, help="Folder of the run."),
@@ -56,23 +58,23 @@ def search(
     minutes: Minutes = None,
     corpus: Corpus = None,
     source: Source = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the search in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue the search in --out.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Train a super-net, find out which blocks it needs, and write the recipe that retrains it."""
+    """Train a super-net, find out which blocks it needs, and write a recipe of that network."""
     path = out or default_run_path(name, resume=resume)
     if resume and (budget is not None or seed is not None):
-        raise UserError("--resume goes on with the search's own budget and seed; leave them out")
+        raise UserError("--resume keeps the search's own budget and seed; leave them out")
     run = load_recipe(name, path, resume=resume)
     more = [] if seed is None else [f"train.seed={seed}"]
     run = apply_settings(run, [*(settings or []), *more], minutes, corpus)
     options = TrainOptions(device=device, resume=resume, source=source, progress=not quiet)
-    wish = None if budget is None else Budget(share=budget, currency=currency, regime=regime)
-    signal, found = search_run(run, path, options, wish)
+    limit = None if budget is None else Budget(share=budget, currency=currency, regime=regime)
+    signal, found = search_run(run, path, options, limit)
     if signal:
-        typer.echo(f"stopped; go on with: sparing search --resume --out {path}", err=True)
+        typer.echo(f"stopped; continue with: sparing search --resume --out {path}", err=True)
         return 128 + signal
     print_report({"run": str(path), **found}, as_json=as_json)
     return 0
@@ -87,15 +89,16 @@ def derive(
             "--out",
             metavar="FILE",
             parser=parse_out_path,
-            help="Recipe to write; RUN/recipe.json if none.",
+            help="Recipe to write; RUN/recipe.json by default.",
         ),
     ] = None,
     checkpoint: Annotated[
-        Literal["last", "previous", "best"], typer.Option(help="Whose preferences count.")
+        Literal["last", "previous", "best"],
+        typer.Option(help="Checkpoint whose preferences count."),
     ] = "last",
     as_json: Json = False,
 ) -> None:
-    """The network a search found, as a recipe for `sparing train`."""
+    """Write the network a search found, as a recipe for `sparing train`."""
     found = derive_run(open_run(run), None if into is None else load_recipe(into), checkpoint)
     path = out or run / "recipe.json"
     if path.suffix != ".json":
@@ -105,7 +108,7 @@ def derive(
 
 
 def board(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Searches.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished searches.")],
     out: Annotated[
         Path,
         typer.Option(
@@ -116,9 +119,9 @@ def board(
         ),
     ],
     into: Into = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of every network.")] = 2,
-    chances: Annotated[
-        int, typer.Option("--random", help="Random networks of the searched one's cost.")
+    seeds: Annotated[int, typer.Option(help="Trials per network.")] = 2,
+    random_networks: Annotated[
+        int, typer.Option("--random", help="Random networks with the cost of the searched one.")
     ] = 2,
     settings: Settings = None,
     minutes: Minutes = None,
@@ -127,16 +130,18 @@ def board(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Retrain searched networks, rules and random ones alike; a table and a picture.
+    """Retrain searched networks beside rules of thumb and random ones; a table and a picture.
 
-    What is finished stays: the same command goes on where it was stopped.
+    Finished trials are kept: repeat the command to continue where it stopped.
     """
-    base: RunConfig = derive_run(open_run(runs[0])) if into is None else load_recipe(into)
+    base = derive_run(open_run(runs[0])) if into is None else load_recipe(into)
     base = apply_settings(base, settings or [], minutes, None)
     train = TrainOptions(device=device, source=source, progress=not quiet)
-    options = BoardOptions(seeds=seeds, chances=chances, train=train)
+    options = BoardOptions(
+        seeds=seeds, random_networks=random_networks, train=train, message=print_message
+    )
     signal, record = make_board(runs, base, out, options)
     if signal:
         return report_stop(signal)
-    print_table(record, table, as_json=as_json)
-    return 0
+    print_table(record, BOARD, as_json=as_json)
+    return int(any(row["status"] == FAILED for row in record["rows"]))

@@ -1,1 +1,1 @@
-"""DDPWorld trainings compared: variants times seeds, each in a process of its own."""
+"""Experiments: variants times seeds, each trained by a process of its own."""

@@ -1,41 +1,60 @@
-"""Contestants of a comparison side by side, best first."""
+"""Results of an experiment: averages over seeds, the order of the variants, table columns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparing.runs.results import Figures, mean, spread
-from sparing.runs.table import NOTHING, markdown, rounded
+from sparing.runs.results import RunSummary, SplitResult, half_range, mean
+from sparing.runs.table import NOTHING, format_number
 
-HEADS = (
-    "variant", "valid bits/byte", "± seeds", "to recipe", "steps", "MB read", "kB/s",
-    "peak GiB", "minutes", "parameters",
-)  # fmt: skip
 MEANS = ("bytes_read", "bytes_per_s", "elapsed_s")
 
 
-def averaged(found: Sequence[Figures | None]) -> dict[str, Any]:
-    """The figures of a variant from those of its seeds; none while one is missing.
+def average_seeds(seeds: Sequence[RunSummary | None], *, tested: bool = False) -> dict[str, Any]:
+    """The results of a variant from those of its seeds; None while a seed is missing.
 
-    Valid is what the training measured last: nobody's figure is of other bytes or other weights.
+    `valid` is always a validation during training, never a later evaluation, so all variants are
+    measured on the same bytes. It is the last one; with `tested`, the best one, whose weights are
+    those that `test` is measured with.
     """
-    judged = [None if each is None else each.judged for each in found]
-    by_seed = [None if each is None else each.bits_per_byte for each in judged]
-    valid = [each for each in by_seed if each is not None]
-    complete = len(valid) == len(found)
-    known = [each for each in found if each is not None] if complete else []
-    peaks = [each.peak_bytes for each in known if each.peak_bytes is not None]
+    known = [seed for seed in seeds if seed is not None]
+    complete = len(known) == len(seeds)
+    peaks = [seed.peak_bytes for seed in known if seed.peak_bytes is not None]
+    steps = [seed.last_validation.step for seed in known if seed.last_validation is not None]
+    field = "best_validation" if tested else "last_validation"
+    found = {
+        **_average_split("valid", [_result(seed, field) for seed in seeds]),
+        "steps": mean(steps) if complete else None,
+        **{name: mean([getattr(seed, name) for seed in known if complete]) for name in MEANS},
+        "peak_bytes": max(peaks, default=None) if complete else None,
+    }
+    if not tested:
+        return found
+    test = [_result(seed, "test") for seed in seeds]
+    perplexity = [result.perplexity_per_token for result in test if result is not None]
     return {
-        "valid": mean(valid) if complete else None,
-        "valid_spread": spread(valid) if complete else None,
-        "valid_by_seed": by_seed,
-        "steps": mean([each.step for each in judged if each is not None]) if complete else None,
-        **{name: mean([getattr(each, name) for each in known]) for name in MEANS},
-        "peak_bytes": max(peaks, default=None),
+        **found,
+        **_average_split("test", test),
+        "test_perplexity": mean(perplexity) if complete else None,
     }
 
 
-def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with their difference to the first, best first, those without a figure last."""
+def _result(seed: RunSummary | None, field: str) -> SplitResult | None:
+    return None if seed is None else getattr(seed, field)
+
+
+def _average_split(split: str, results: Sequence[SplitResult | None]) -> dict[str, Any]:
+    by_seed = [None if result is None else result.bits_per_byte for result in results]
+    known = [bits for bits in by_seed if bits is not None]
+    complete = len(known) == len(by_seed)
+    return {
+        split: mean(known) if complete else None,
+        f"{split}_half_range": half_range(known) if complete else None,
+        f"{split}_by_seed": by_seed,
+    }
+
+
+def rank_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort rows by `valid`, best first and unknown last; add the difference to the first given."""
     start = rows[0]["valid"]
     for row in rows:
         known = row["valid"] is not None and start is not None
@@ -43,24 +62,17 @@ def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["valid"] is None, row["valid"]))
 
 
-def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
-    """A comparison for people."""
-    return markdown(HEADS, [_cells(row) for row in rows], notes, words=HEADS[:1])
+def valid_cell(row: Mapping[str, Any]) -> str:
+    """Bits per byte of a variant, or why there are none yet."""
+    return str(row["status"]) if row["valid"] is None else f"{row['valid']:.4f}"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    size = f"{row['parameters'] / 1e6:.2f}M"
-    if row["valid"] is None:
-        return [row["name"], row["status"], *[NOTHING] * (len(HEADS) - 3), size]
-    return [
-        row["name"],
-        f"{row['valid']:.4f}",
-        f"{row['valid_spread']:.4f}" if len(row["valid_by_seed"]) > 1 else NOTHING,
-        rounded(row["difference"] if row["settings"] else None, "+.4f"),
-        rounded(row["steps"], ",.0f"),
-        rounded(row["bytes_read"], ",.2f", 1e6),
-        rounded(row["bytes_per_s"], ",.1f", 1e3),
-        rounded(row["peak_bytes"], ".2f", 2**30),
-        rounded(row["elapsed_s"], ".2f", 60),
-        size,
-    ]
+def half_range_cell(row: Mapping[str, Any]) -> str:
+    """Half the range over the seeds, where there are several."""
+    several = len(row["valid_by_seed"]) > 1
+    return format_number(row["valid_half_range"], ".4f") if several else NOTHING
+
+
+def parameters_cell(row: Mapping[str, Any]) -> str:
+    """Parameters in millions."""
+    return f"{row['parameters'] / 1e6:.2f}M"

@@ -1,4 +1,4 @@
-"""Heats: the trainings of a comparison, how each ended, and what it found."""
+"""Trials: one training of one variant each, and the record of how each of them ended."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from sparing.experiments.variants import Variant
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, is_run
 from sparing.runs.provenance import now
-from sparing.runs.results import Figures, read_figures
+from sparing.runs.results import RunSummary, summarize
 
 FINISHED, FAILED, UNFINISHED = "finished", "failed", "unfinished"
 
@@ -28,63 +28,67 @@ class Trial:
     @property
     def run(self) -> RunConfig:
         """Its complete settings."""
-        return self.variant.seeded(self.seed)
+        return self.variant.with_seed(self.seed)
 
     @property
     def title(self) -> str:
-        """How people are told of it."""
+        """Its name in messages."""
         return f"{self.variant.name}, seed {self.seed + 1}"
 
 
 @dataclass(slots=True)
-class Record:
-    """What a comparison remembers from call to call."""
+class TrialRecord:
+    """What an experiment remembers between calls: how each trial ended."""
 
-    ended: dict[str, str] = field(default_factory=dict)
-    """`finished`, or `failed: ` and why, by the name of a trial's folder."""
+    status: dict[str, str] = field(default_factory=dict)
+    """`finished`, or `failed: ` and the reason, by the name of a trial's folder."""
     started_at: str = field(default_factory=now)
-    """Of the first call."""
-    _figures: dict[str, Figures] = field(default_factory=dict)
+    """Start of the first call."""
+    _summaries: dict[str, RunSummary] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """That of a `compare.json`; a new one where there is none."""
+        """The record in an experiment's JSON file; a new one if there is no such file."""
         if not path.exists():
             return cls()
         stored = files.read_object(path)
-        known, started_at = stored.get("runs"), stored.get("started_at")
-        if not isinstance(known, dict) or not isinstance(started_at, str):
-            raise UserError(f"{path} is of no comparison of ours; change --out, or remove it")
-        return cls({str(name): str(ended) for name, ended in known.items()}, started_at)
+        trials, started_at = stored.get("trials"), stored.get("started_at")
+        if not isinstance(trials, dict) or not isinstance(started_at, str):
+            raise UserError(f"{path} does not record an experiment; change --out, or remove it")
+        return cls({str(name): str(status) for name, status in trials.items()}, started_at)
 
     def forget(self, trial: Trial) -> None:
-        """A training under this name begins anew."""
-        self.ended.pop(trial.path.name, None)
-        self._figures.pop(trial.path.name, None)
+        """Drop what is known about a trial, before it is trained again."""
+        self.status.pop(trial.path.name, None)
+        self._summaries.pop(trial.path.name, None)
+
+    def note(self, trial: Trial, failure: str | None = None) -> None:
+        """Record that a trial has finished, or why it failed."""
+        self.status[trial.path.name] = FINISHED if failure is None else f"{FAILED}: {failure}"
 
     def finished(self, trial: Trial) -> bool:
-        """Whether a training is done; a failed one is tried again."""
-        return self.ended.get(trial.path.name) == FINISHED and is_run(trial.path)
+        """Whether a trial is done; a failed one is not, and will be repeated."""
+        return self.status.get(trial.path.name) == FINISHED and is_run(trial.path)
 
     def failure(self, trial: Trial) -> str:
-        """Why a training failed; empty where it did not."""
-        ended = self.ended.get(trial.path.name, "")
-        return ended if ended.startswith(FAILED) else ""
+        """`failed: ` and the reason; empty if the trial has not failed."""
+        status = self.status.get(trial.path.name, "")
+        return status if status.startswith(FAILED) else ""
 
-    def status(self, trials: Sequence[Trial]) -> str:
-        """Of a variant with these trainings."""
+    def overall_status(self, trials: Sequence[Trial]) -> str:
+        """Status of a variant with these trials."""
         if all(self.finished(trial) for trial in trials):
             return FINISHED
         return FAILED if any(self.failure(trial) for trial in trials) else UNFINISHED
 
-    def figures(self, trial: Trial) -> Figures | None:
-        """Those of a finished training, read once."""
+    def summary(self, trial: Trial) -> RunSummary | None:
+        """Summary of a finished trial, read only once."""
         if not self.finished(trial):
             return None
         name = trial.path.name
-        if name not in self._figures:
-            self._figures[name] = _figures(trial.path)
-        return self._figures[name]
+        if name not in self._summaries:
+            self._summaries[name] = _summarize(trial.path)
+        return self._summaries[name]
 
 
 def origins(trials: Iterable[Trial]) -> dict[str, list[str]]:
@@ -105,8 +109,8 @@ def _provenances(path: Path) -> list[dict[str, Any]]:
     return [first, *(each for each in later if isinstance(each, dict))]
 
 
-def _figures(path: Path) -> Figures:
-    found = read_figures(RunFolder(path))
-    if found.judged is None:
+def _summarize(path: Path) -> RunSummary:
+    found = summarize(RunFolder(path))
+    if found.last_validation is None:
         raise UserError(f"{path} has finished, but has no valid entry; remove it to train it again")
     return found

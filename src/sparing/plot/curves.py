@@ -1,4 +1,4 @@
-"""Curves of one or several runs, from their journals alone."""
+"""Curves of one or several runs, drawn from their journals."""
 
 import math
 import re
@@ -11,23 +11,23 @@ from sparing.errors import UserError
 from sparing.plot.figure import (
     COLOURS,
     GREY,
-    clipped,
-    dress,
+    add_footer,
+    drawable_text,
+    label_axes,
     legend_name,
+    line_styles,
     new_figure,
-    pens,
-    plain,
-    small_print,
-    wrapped,
+    shorten,
+    wrap_text,
 )
 from sparing.plot.series import (
-    Diary,
     Event,
+    RunJournal,
     Series,
     XAxis,
     bytes_per_token,
     events,
-    read_diaries,
+    read_journals,
     series,
 )
 
@@ -52,8 +52,8 @@ EVENT: dict[str, Any] = {
 }
 MARKERS = "vXDPs*"
 DASHES = ((0, (6, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)))
-MANY = 20
-"""Below this many points nothing of a curve is left out of the frame."""
+LONG = 20
+"""A curve with fewer points is never cut off by the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,38 +69,38 @@ PANELS = {
     "grad_norm": "gradient norm",
     "tokens_per_s": "speed (bytes/s)",
 }
-"""The small pictures under the large one: field of the journal, and what to call it."""
+"""The small panels under the large one: field of the journal, and its title."""
 
 
 def draw_curves(
     runs: Sequence[Path],
     axis: XAxis = "steps",
     lines: Sequence[Line] = (),
-    kin: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
 ) -> "Figure":
     """Bits per byte, learning rate, gradient norm and speed of the runs, in one picture.
 
-    Runs of one name in `kin` share a colour.
+    Runs with the same name in `groups` share a colour.
     """
-    diaries = read_diaries(runs, kin)
-    figure = new_figure(11.5, 6.9 + 0.12 * len(diaries))
+    journals = read_journals(runs, groups)
+    figure = new_figure(11.5, 6.9 + 0.12 * len(journals))
     grid = figure.add_gridspec(2, len(PANELS), height_ratios=(2.3, 1))
     main = figure.add_subplot(grid[0, :])
-    handles = [*_draw_loss(main, diaries, axis, lines), *_draw_lines(main, lines)]
+    handles = [*_draw_loss(main, journals, axis, lines), *_draw_lines(main, lines)]
     smaller = [figure.add_subplot(grid[1, at], sharex=main) for at in range(len(PANELS))]
     for axes, field in zip(smaller, PANELS, strict=True):
-        _draw_panel(axes, field, diaries, axis)
-    handles += _draw_events([main, *smaller], diaries, axis)
+        _draw_panel(axes, field, journals, axis)
+    handles += _draw_events([main, *smaller], journals, axis)
     _number_x(main, axis)
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
-    title = diaries[0].name if len(diaries) == 1 else f"{len(diaries)} runs"
-    main.set_title(plain(clipped(title, 80)), loc="left", fontsize=12, fontweight="bold")
-    small_print(figure, [diary.origin for diary in diaries])
+    title = journals[0].name if len(journals) == 1 else f"{len(journals)} runs"
+    main.set_title(drawable_text(shorten(title, 80)), loc="left", fontsize=12, fontweight="bold")
+    add_footer(figure, [journal.origin for journal in journals])
     return figure
 
 
 def parse_line(text: str) -> Line:
-    """`1.076:SHA-RNN paper` as a line; the label may be left out."""
+    """Parse `1.076:SHA-RNN paper`; the label may be left out."""
     figure, _, label = text.partition(":")
     try:
         value = float(figure)
@@ -111,23 +111,23 @@ def parse_line(text: str) -> Line:
     return Line(value, label.strip().strip("\"'"))
 
 
-def panel_series(diary: Diary, field: str, axis: XAxis) -> Series:
-    """A panel's curve; speed in bytes, so that runs with different vocabularies compare."""
-    found = series(diary, "train", field, axis)
+def panel_series(journal: RunJournal, field: str, axis: XAxis) -> Series:
+    """The curve of a panel; speed in bytes, so runs with different vocabularies compare."""
+    found = series(journal, "train", field, axis)
     if field != "tokens_per_s" or not found.y:
         return found
-    size = bytes_per_token(diary)
+    size = bytes_per_token(journal)
     return Series(found.x, [size * y for y in found.y])
 
 
 def bounds(curves: Sequence[tuple[Series, Series]], lines: Sequence[Line]) -> tuple[float, float]:
     """Lowest and highest bits per byte to show, given the train and valid curve of each run.
 
-    The first tenth of a long train curve, its steep part, may stick out of the frame.
+    The first tenth of a long train curve, its steep part, may be cut off by the frame.
     """
     shown = [line.bits_per_byte for line in lines]
     for train, valid in curves:
-        skipped = len(train.y) // 10 if len(train.y) >= MANY else 0
+        skipped = len(train.y) // 10 if len(train.y) >= LONG else 0
         shown += [y for y in [*train.y[skipped:], *valid.y] if math.isfinite(y)]
     if not shown:
         return 0.0, 8.0
@@ -135,8 +135,8 @@ def bounds(curves: Sequence[tuple[Series, Series]], lines: Sequence[Line]) -> tu
     return min(shown) - margin, max(shown) + margin
 
 
-def grouped(found: Sequence[Event]) -> dict[str, list[Event]]:
-    """Events by what happened, under their words for the legend; numbers make no new kind."""
+def group_events(found: Sequence[Event]) -> dict[str, list[Event]]:
+    """Group events by what happened, ignoring numbers; the keys are texts for the legend."""
     kinds: dict[str, list[Event]] = {}
     for event in found:
         kinds.setdefault(re.sub(r"\d+", "…", event.what), []).append(event)
@@ -149,46 +149,48 @@ def grouped(found: Sequence[Event]) -> dict[str, list[Event]]:
 
 
 def _draw_loss(
-    axes: "Axes", diaries: Sequence[Diary], axis: XAxis, lines: Sequence[Line]
+    axes: "Axes", journals: Sequence[RunJournal], axis: XAxis, lines: Sequence[Line]
 ) -> Iterator["Artist"]:
-    """Draws, and yields the entries of the legend: colours are runs, strokes are splits."""
+    """Draw, and yield the entries of the legend: colours are runs, strokes are splits."""
     from matplotlib.lines import Line2D
 
     curves = [
         (series(d, "train", "bits_per_byte", axis), series(d, "valid", "bits_per_byte", axis))
-        for d in diaries
+        for d in journals
     ]
-    drawn = zip(diaries, curves, pens([diary.kin for diary in diaries]), strict=True)
-    for diary, (train, valid), pen in drawn:
+    drawn = zip(journals, curves, line_styles([journal.group for journal in journals]), strict=True)
+    for journal, (train, valid), pen in drawn:
         axes.plot(train.x, train.y, **pen, **TRAIN, marker=_dot(train))
         axes.plot(valid.x, valid.y, **pen, **VALID)
-        if len(diaries) > 1:
-            yield Line2D([], [], **pen, linewidth=3, label=legend_name(diary.name))
-    colour = COLOURS[0] if len(diaries) == 1 else GREY
+        if len(journals) > 1:
+            yield Line2D([], [], **pen, linewidth=3, label=legend_name(journal.name))
+    colour = COLOURS[0] if len(journals) == 1 else GREY
     yield Line2D([], [], color=colour, label="train", **TRAIN)
     yield Line2D([], [], color=colour, label="valid", **VALID)
     axes.set_ylim(*bounds(curves, lines))
-    dress(axes, x=X_LABELS[axis], y="bits per byte")
+    label_axes(axes, x=X_LABELS[axis], y="bits per byte")
 
 
 def _draw_lines(axes: "Axes", lines: Sequence[Line]) -> Iterator["Artist"]:
     for index, line in enumerate(lines):
         dashes = DASHES[index % len(DASHES)]
-        name = plain(wrapped(f"{line.bits_per_byte:g} {line.label}"))
+        name = drawable_text(wrap_text(f"{line.bits_per_byte:g} {line.label}"))
         yield axes.axhline(
             line.bits_per_byte, color="#333333", linewidth=1.1, linestyle=dashes, label=name
         )
 
 
-def _draw_panel(axes: "Axes", field: str, diaries: Sequence[Diary], axis: XAxis) -> None:
+def _draw_panel(axes: "Axes", field: str, journals: Sequence[RunJournal], axis: XAxis) -> None:
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     seen: list[float] = []
-    for diary, pen in zip(diaries, pens([diary.kin for diary in diaries]), strict=True):
-        found = panel_series(diary, field, axis)
+    for journal, pen in zip(
+        journals, line_styles([journal.group for journal in journals]), strict=True
+    ):
+        found = panel_series(journal, field, axis)
         axes.plot(found.x, found.y, **pen, linewidth=1.0, marker=_dot(found))
         seen += [y for y in found.y if math.isfinite(y)]
-    dress(axes, x=X_LABELS[axis], y="")
+    label_axes(axes, x=X_LABELS[axis], y="")
     axes.set_title(PANELS[field], loc="left", fontsize=10)
     if not seen:
         axes.text(0.5, 0.5, "not in the journal", ha="center", color=GREY, transform=axes.transAxes)
@@ -203,11 +205,11 @@ def _draw_panel(axes: "Axes", field: str, diaries: Sequence[Diary], axis: XAxis)
 
 
 def _draw_events(
-    all_axes: Sequence["Axes"], diaries: Sequence[Diary], axis: XAxis
+    all_axes: Sequence["Axes"], journals: Sequence[RunJournal], axis: XAxis
 ) -> Iterator["Artist"]:
-    """A dotted line through every panel, and a mark at the top of the first."""
-    found = [event for diary in diaries for event in events(diary, axis)]
-    for index, (words, group) in enumerate(grouped(found).items()):
+    """Draw a dotted line through every panel, and a mark at the top of the first."""
+    found = [event for journal in journals for event in events(journal, axis)]
+    for index, (words, group) in enumerate(group_events(found).items()):
         places = [event.x for event in group]
         for axes in all_axes:
             for x in places:
@@ -217,14 +219,14 @@ def _draw_events(
             places,
             [1 - 0.035 * index] * len(places),
             transform=all_axes[0].get_xaxis_transform(),
-            label=plain(wrapped(words)),
+            label=drawable_text(wrap_text(words)),
             **(EVENT | {"marker": mark}),
         )
         yield handle
 
 
 def _dot(curve: Series) -> str:
-    """A single point has no line to be seen by."""
+    """A marker for a single point, which has no line."""
     return "." if len(curve.x) == 1 else ""
 
 

@@ -1,7 +1,7 @@
-"""What others reached on enwik8, in which time, on what: bits per byte as their authors state them.
+"""Results of others on enwik8: bits per byte as published, training time and hardware.
 
-A time that nobody states is left out, never guessed. Two are not published: calibration runs that
-were handed to the project at its start.
+Times that were not published are left out. Two entries are not from papers: they are calibration
+runs that this project started with.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,27 @@ DAY = 24 * HOUR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """One training that is no run of ours."""
+    """A training of others."""
 
     name: str
     parameters: str
     bits_per_byte: float
-    """Of the test split, static weights."""
+    """On the test split, with static weights."""
     minutes: tuple[float, float] | None
-    """Least and most time it took; alike where one figure is stated, None where none is."""
+    """Least and most training time; equal if one figure is stated, None if none is."""
     time: str
     """The same in words."""
     hardware: str
     source: str
-    """Where figure and time come from, and what was derived."""
+    """Where the figure and the time come from, and what was derived."""
     reading: str = ""
-    """How the figure was measured, where not in carried streams over all bytes."""
+    """How it was measured, unless in carried streams over all bytes."""
     valid: tuple[tuple[float, float], ...] = ()
-    """Minutes and bits per byte of the valid split on the way."""
+    """Minutes and bits per byte on the valid split during training."""
 
 
 def by_epoch(bits: Sequence[float], epoch_s: float) -> tuple[tuple[float, float], ...]:
-    """A curve published by epoch, over minutes."""
+    """Convert a curve published per epoch to minutes."""
     return tuple((epoch * epoch_s / 60, each) for epoch, each in enumerate(bits, start=1))
 
 
@@ -133,4 +133,4 @@ PUBLISHED = (
         reading="no newlines",
     ),
 )
-"""Test on the last 5,000,000 bytes."""
+"""Test is the last 5,000,000 bytes."""

@@ -1,4 +1,4 @@
-"""Bits per byte against time, of our runs and of those of others."""
+"""The race: bits per byte against training time, our runs and those of others."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
-from sparing.plot.figure import GREY, clipped, dress, new_figure, pen, plain, small_print
-from sparing.plot.labels import Label, write
+from sparing.plot.figure import (
+    GREY,
+    add_footer,
+    drawable_text,
+    label_axes,
+    line_style,
+    new_figure,
+    shorten,
+)
+from sparing.plot.labels import Label, write_labels
 from sparing.plot.published import PUBLISHED, Published
-from sparing.plot.series import Series, origin, placing, read_diaries, series, short_names
+from sparing.plot.series import Series, origin, read_journals, series, short_names, step_to_x
 from sparing.runs.folder import open_run
-from sparing.runs.results import Score, device_of, read_scores
+from sparing.runs.results import SplitResult, device_of, read_split_results
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -20,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CORPUS = "enwik8"
-"""What the published figures are of."""
+"""The corpus of the published results."""
 TICKS = {
     1 / 60: "1 s",
     1 / 6: "10 s",
@@ -37,9 +45,9 @@ DARK = "#444444"
 SECOND = 1 / 60
 FOREVER = 14 * 24 * 60.0
 SHORT = 60.0
-"""Minutes below which a published point stands among ours, and is named beside itself."""
-ROOM = 80.0
-"""How far the frame goes on before a point that is named in it, as a factor of time."""
+"""Below this many minutes, a published point is labelled beside it, not in the margin."""
+LABEL_SPACE = 80.0
+"""Space to the left of a point for its label, as a factor of time."""
 TEST: dict[str, Any] = {"marker": "o", "markersize": 8, "linestyle": "none", "zorder": 6}
 KEY: dict[str, Any] = {
     "loc": "lower left",
@@ -54,70 +62,70 @@ VALID: dict[str, Any] = {**TEST, "markerfacecolor": "white", "markersize": 6, "z
 
 
 @dataclass(frozen=True, slots=True)
-class Racer:
-    """A run of ours: its way, and where it got."""
+class RaceEntry:
+    """A run of ours: its curve, and its final results."""
 
     name: str
     origin: str
     device: str | None
     curve: Series
-    valid: tuple[float, Score] | None
-    """Minutes, and the figure reached in them."""
-    test: tuple[float, Score] | None
+    valid: tuple[float, SplitResult] | None
+    """Minutes, and the result after them."""
+    test: tuple[float, SplitResult] | None
 
     @property
     def end(self) -> tuple[float, float]:
-        """Minutes and bits per byte of the point that stands for the run."""
-        minutes, score = self.test or self.valid or (math.nan, None)
-        return minutes, score.bits_per_byte if score else math.nan
+        """Minutes and bits per byte of the run's last point."""
+        minutes, result = self.test or self.valid or (math.nan, None)
+        return minutes, result.bits_per_byte if result else math.nan
 
     @property
     def label(self) -> str:
-        """Its name, figures and time."""
-        parts = [f"{clipped(self.name, 36)}, {duration(self.end[0])}"]
-        told = {"test": self.test, "valid": self.valid}
-        figures = [_words(kind, at[1]) for kind, at in told.items() if at is not None]
-        return "\n".join([*parts, ", ".join(figures)])
+        """Its name, time and results."""
+        parts = [f"{shorten(self.name, 36)}, {format_duration(self.end[0])}"]
+        splits = {"test": self.test, "valid": self.valid}
+        results = [_result_text(name, at[1]) for name, at in splits.items() if at is not None]
+        return "\n".join([*parts, ", ".join(results)])
 
 
 def draw_race(runs: Sequence[Path], published: Sequence[Published] = PUBLISHED) -> "Figure":
-    """Our valid curves, each ending in its figure, among the points and curves of others."""
-    racers = read_racers(runs)
-    figure = new_figure(12, 7 + 0.12 * len(racers))
+    """Our valid curves, each with its final results, among the points and curves of others."""
+    entries = read_race_entries(runs)
+    figure = new_figure(12, 7 + 0.12 * len(entries))
     axes = figure.add_subplot()
-    labels = [_racer_named(racer, index) for index, racer in enumerate(racers)]
-    labels += map(_published_named, published)
-    _scale(axes, racers, labels)
+    labels = [_entry_label(entry, index) for index, entry in enumerate(entries)]
+    labels += map(_published_label, published)
+    _scale(axes, entries, labels)
     for other in published:
         _draw_published(axes, other)
-    for index, racer in enumerate(racers):
-        _draw_racer(axes, racer, index)
+    for index, entry in enumerate(entries):
+        _draw_entry(axes, entry, index)
     title = f"{CORPUS}: bits per byte against training time"
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=26)
-    # Between title and frame, where no curve can pass under it.
-    axes.legend(handles=list(_key(racers)), **KEY)
-    small_print(figure, [racer.origin for racer in racers])
-    write(axes, labels)
+    # Between title and frame, where no curve can cross it.
+    axes.legend(handles=list(_key(entries)), **KEY)
+    add_footer(figure, [entry.origin for entry in entries])
+    write_labels(axes, labels)
     return figure
 
 
-def read_racers(runs: Sequence[Path]) -> list[Racer]:
-    """The runs as the picture needs them; refused where they did not read the published text."""
+def read_race_entries(runs: Sequence[Path]) -> list[RaceEntry]:
+    """Read the runs; refuse those that were not trained on the published corpus."""
     folders = [open_run(run) for run in runs]
     recipes = []
     for folder in folders:
         config = folder.config()
         if config.data.corpus != CORPUS:
             raise UserError(
-                f"run {folder.path} read {config.data.corpus}; race is about {CORPUS} only"
+                f"run {folder.path} was trained on {config.data.corpus}; race is for {CORPUS} only"
             )
         recipes.append(config.recipe)
-    # Two runs of one recipe go by their folders.
+    # Several runs of one recipe are named by their folders.
     names = recipes if len(set(recipes)) == len(recipes) else short_names(runs)
-    return [_racer(name, run) for name, run in zip(names, runs, strict=True)]
+    return [_race_entry(name, run) for name, run in zip(names, runs, strict=True)]
 
 
-def duration(minutes: float) -> str:
+def format_duration(minutes: float) -> str:
     """12.34 -> '12.3 min', 750 -> '12.5 h'."""
     for unit, size in (("days", 1440.0), ("h", 60.0), ("min", 1.0)):
         if minutes >= (2 if unit == "days" else 1) * size:
@@ -125,43 +133,44 @@ def duration(minutes: float) -> str:
     return f"{minutes * 60:.2g} s"
 
 
-def _racer(name: str, run: Path) -> Racer:
-    (diary,) = read_diaries([run])
-    place = placing(diary, "minutes")
-    curve = series(diary, "valid", "bits_per_byte", "minutes")
-    # Zero has no place on a logarithmic axis.
+def _race_entry(name: str, run: Path) -> RaceEntry:
+    (journal,) = read_journals([run])
+    place = step_to_x(journal, "minutes")
+    curve = series(journal, "valid", "bits_per_byte", "minutes")
+    # A logarithmic axis has no zero.
     ends = [
-        None if score is None else (max(place(score.step), SECOND), score)
-        for score in read_scores(open_run(run))
+        None if result is None else (max(place(result.step), SECOND), result)
+        for result in read_split_results(open_run(run))
     ]
     if ends == [None, None]:
-        raise UserError(f"run {run} has no valid or test figure yet; `sparing evaluate` makes one")
-    return Racer(name, origin(run), device_of(open_run(run)), curve, ends[0], ends[1])
+        raise UserError(f"run {run} has no valid or test result yet; run `sparing evaluate`")
+    return RaceEntry(name, origin(run), device_of(open_run(run)), curve, ends[0], ends[1])
 
 
-def _words(kind: str, score: Score) -> str:
-    remarks = [] if score.whole else [f"first {score.bytes:,} bytes"]
-    remarks += [] if score.protocol == "bytes" else [score.protocol]
-    return f"{score.bits_per_byte:.4f} {kind}" + (f" ({', '.join(remarks)})" if remarks else "")
+def _result_text(split: str, result: SplitResult) -> str:
+    remarks = [] if result.whole else [f"first {result.bytes:,} bytes"]
+    remarks += [] if result.protocol == "bytes" else [result.protocol]
+    suffix = f" ({', '.join(remarks)})" if remarks else ""
+    return f"{result.bits_per_byte:.4f} {split}{suffix}"
 
 
-def _scale(axes: "Axes", racers: Sequence[Racer], labels: Sequence[Label]) -> None:
-    """Axes that hold every end and every label; the steep first minutes stick out."""
-    dress(axes, x="training time, logarithmic", y="bits per byte, logarithmic")
+def _scale(axes: "Axes", entries: Sequence[RaceEntry], labels: Sequence[Label]) -> None:
+    """Show every result and label on logarithmic axes; the steep first minutes are cut off."""
+    label_axes(axes, x="training time, logarithmic", y="bits per byte, logarithmic")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_ticks(list(TICKS), list(TICKS.values()))
     axes.yaxis.set_ticks(list(LEVELS), [f"{level:g}" for level in LEVELS])
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(_nowhere())
-    starts = [max(x, SECOND) / 1.5 for racer in racers for x in racer.curve.x]
-    starts += [label.end[0] / ROOM for label in labels if not label.outside]
-    axes.set_xlim(min([0.5, *starts]), max(FOREVER, *(2 * racer.end[0] for racer in racers)))
+        axis.set_minor_locator(_no_ticks())
+    starts = [max(x, SECOND) / 1.5 for entry in entries for x in entry.curve.x]
+    starts += [label.end[0] / LABEL_SPACE for label in labels if not label.outside]
+    axes.set_xlim(min([0.5, *starts]), max(FOREVER, *(2 * entry.end[0] for entry in entries)))
     bits = [label.end[1] for label in labels]
     axes.set_ylim(0.98 * min(bits), max(1.4, 1.05 * max(bits)))
 
 
-def _nowhere() -> Any:
+def _no_ticks() -> Any:
     from matplotlib.ticker import NullLocator
 
     return NullLocator()
@@ -179,39 +188,39 @@ def _draw_published(axes: "Axes", other: Published) -> None:
     axes.plot(_middle(other.minutes), other.bits_per_byte, color=GREY, **TEST)
 
 
-def _draw_racer(axes: "Axes", racer: Racer, index: int) -> None:
-    axes.plot(racer.curve.x, racer.curve.y, **pen(index), linewidth=1.8, zorder=4)
-    colour = {"color": pen(index)["color"]}
-    if racer.valid is not None:
-        axes.plot(racer.valid[0], racer.valid[1].bits_per_byte, **colour, **VALID)
-    if racer.test is not None:
-        axes.plot(racer.test[0], racer.test[1].bits_per_byte, **colour, **TEST)
+def _draw_entry(axes: "Axes", entry: RaceEntry, index: int) -> None:
+    axes.plot(entry.curve.x, entry.curve.y, **line_style(index), linewidth=1.8, zorder=4)
+    colour = {"color": line_style(index)["color"]}
+    if entry.valid is not None:
+        axes.plot(entry.valid[0], entry.valid[1].bits_per_byte, **colour, **VALID)
+    if entry.test is not None:
+        axes.plot(entry.test[0], entry.test[1].bits_per_byte, **colour, **TEST)
 
 
-def _racer_named(racer: Racer, index: int) -> Label:
-    return Label(racer.label, racer.end, str(pen(index)["color"]))
+def _entry_label(entry: RaceEntry, index: int) -> Label:
+    return Label(entry.label, entry.end, str(line_style(index)["color"]))
 
 
-def _published_named(other: Published) -> Label:
-    """In the margin, but for those among our runs."""
+def _published_label(other: Published) -> Label:
+    """A label in the margin, unless the point is among our runs."""
     minutes = FOREVER if other.minutes is None else _middle(other.minutes)
     first = f"{other.name}, {other.bits_per_byte:g}, {other.parameters}"
-    told = ", ".join(filter(None, [other.time, other.hardware, other.reading]))
+    details = ", ".join(filter(None, [other.time, other.hardware, other.reading]))
     place = (minutes, other.bits_per_byte)
-    return Label(f"{first}\n{told}", place, DARK, outside=minutes >= SHORT)
+    return Label(f"{first}\n{details}", place, DARK, outside=minutes >= SHORT)
 
 
-def _key(racers: Sequence[Racer]) -> Iterator["Artist"]:
+def _key(entries: Sequence[RaceEntry]) -> Iterator["Artist"]:
     from matplotlib.lines import Line2D
 
-    devices = ", ".join(dict.fromkeys(racer.device for racer in racers if racer.device))
+    devices = ", ".join(dict.fromkeys(entry.device for entry in entries if entry.device))
     ours = f"in colour: our runs, {devices}" if devices else "in colour: our runs"
 
-    yield Line2D([], [], color=GREY, linewidth=1.8, label="valid, on the way")
-    yield Line2D([], [], color=GREY, **VALID, label="valid, at the end")
+    yield Line2D([], [], color=GREY, linewidth=1.8, label="valid, during training")
+    yield Line2D([], [], color=GREY, **VALID, label="valid, final")
     yield Line2D([], [], color=GREY, **TEST, label="test")
-    yield Line2D([], [], color="none", label=plain(clipped(ours, 60)))
-    yield Line2D([], [], color="none", label="grey: others'")
+    yield Line2D([], [], color="none", label=drawable_text(shorten(ours, 60)))
+    yield Line2D([], [], color="none", label="grey: published results")
 
 
 def _middle(minutes: tuple[float, float]) -> float:

@@ -1,4 +1,4 @@
-"""What a journal says, as numbers to draw. Knows neither torch nor matplotlib."""
+"""Curves and events read from the journals of runs. Imports neither torch nor matplotlib."""
 
 import math
 import re
@@ -12,23 +12,23 @@ import numpy as np
 from sparing import units
 from sparing.errors import UserError
 from sparing.files import read_json
-from sparing.train import journal
+from sparing.train.journal import checked
 
 XAxis = Literal["steps", "bytes", "minutes"]
 SEED = re.compile(r"seed\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Diary:
-    """One run's journal, and whose it is."""
+class RunJournal:
+    """The journal of one run, and how the picture names that run."""
 
     name: str
-    """Short, and different from the other runs of the picture."""
+    """Short, and unique in the picture."""
     origin: str
-    """Folder, commit and device, for the small print."""
+    """Folder, commit and device, for the footer."""
     entries: list[dict[str, Any]]
-    kin: str = ""
-    """What several runs of the picture may share; they get one colour."""
+    group: str = ""
+    """Runs of one group share a colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +41,31 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something noted at one moment of the run."""
+    """An event in the journal."""
 
     x: float
     step: int
     what: str
 
 
-def read_diaries(runs: Sequence[Path], kin: Sequence[str] | None = None) -> list[Diary]:
-    """The journals of run folders, in the order given; by default none is kin to another."""
+def read_journals(runs: Sequence[Path], groups: Sequence[str] | None = None) -> list[RunJournal]:
+    """The journals of run folders, in the order given; by default each is a group of its own."""
     if not runs:
         raise UserError("name at least one run to draw")
     names = short_names(runs)
     return [
-        Diary(name, origin(run), _entries(run / "metrics.jsonl"), shared)
-        for name, run, shared in zip(names, runs, kin or names, strict=True)
+        RunJournal(name, origin(run), _entries(run / "metrics.jsonl"), shared)
+        for name, run, shared in zip(names, runs, groups or names, strict=True)
     ]
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """The fewest last parts of each path that tell the runs apart, and of what they are seeds."""
+    """The shortest ends of the paths that distinguish the runs; a seed keeps its recipe's name."""
     parts = [run.resolve().parts for run in runs]
     if len(set(parts)) < len(parts):
         twice = next(run for at, run in enumerate(runs) if parts[at] in parts[:at])
         raise UserError(f"run {twice} is named twice; leave one out")
-    # NAME/seedN is how the seeds of a recipe are kept; its last part names no run.
+    # The last part of NAME/seedN alone does not name a run.
     least = 2 if any(SEED.fullmatch(each[-1]) for each in parts) else 1
     for length in range(least, max(least, *map(len, parts)) + 1):
         names = [str(Path(*each[-length:])) for each in parts]
@@ -84,35 +84,36 @@ def origin(run: Path) -> str:
     return " · ".join([*words, str(known["device"])] if known.get("device") else words)
 
 
-def series(diary: Diary, kind: str, field: str, axis: XAxis) -> Series:
+def series(journal: RunJournal, kind: str, field: str, axis: XAxis) -> Series:
     """One number of the `train` or `valid` entries against steps, bytes or minutes."""
-    place = placing(diary, axis)
-    chosen = [entry for entry in diary.entries if entry["kind"] == kind and field in entry]
+    place = step_to_x(journal, axis)
+    chosen = [entry for entry in journal.entries if entry["kind"] == kind and field in entry]
     return Series(
-        [place(entry["step"]) for entry in chosen], [number(entry[field]) for entry in chosen]
+        [place(entry["step"]) for entry in chosen],
+        [finite_or_nan(entry[field]) for entry in chosen],
     )
 
 
-def events(diary: Diary, axis: XAxis) -> list[Event]:
-    """What happened to the run, such as skipped steps."""
-    place = placing(diary, axis)
+def events(journal: RunJournal, axis: XAxis) -> list[Event]:
+    """Events of the run, such as skipped steps."""
+    place = step_to_x(journal, axis)
     return [
         Event(place(entry["step"]), entry["step"], str(entry.get("what", "event")))
-        for entry in diary.entries
+        for entry in journal.entries
         if entry["kind"] == "event"
     ]
 
 
-def placing(diary: Diary, axis: XAxis) -> Callable[[int], float]:
-    """From a step to its place on the axis; events, which know no other, lie between entries."""
+def step_to_x(journal: RunJournal, axis: XAxis) -> Callable[[int], float]:
+    """A function from a step to its place on the axis, interpolated between journal entries."""
     if axis == "steps":
         return float
     field = "tokens" if axis == "bytes" else "elapsed_s"
-    scale = bytes_per_token(diary) if axis == "bytes" else 1 / 60
-    found = {entry["step"]: scale * number(entry.get(field)) for entry in _measured(diary)}
+    scale = bytes_per_token(journal) if axis == "bytes" else 1 / 60
+    found = {entry["step"]: scale * finite_or_nan(entry.get(field)) for entry in _measured(journal)}
     known = sorted((step, value) for step, value in found.items() if math.isfinite(value))
     if not known:
-        raise UserError(f"the journal of run {diary.name} does not tell {axis}; use --x steps")
+        raise UserError(f"the journal of run {journal.name} does not record {axis}; use --x steps")
     steps: list[int] = [0, *(step for step, _ in known)]
     values = [0.0, *(value for _, value in known)]
 
@@ -124,31 +125,34 @@ def placing(diary: Diary, axis: XAxis) -> Callable[[int], float]:
     return place
 
 
-def bytes_per_token(diary: Diary) -> float:
-    """Mean bytes of a token, from its loss per either; NaN where no loss is finite."""
-    for entry in _measured(diary):
-        nats, bits = number(entry.get("nats_per_token")), number(entry.get("bits_per_byte"))
+def bytes_per_token(journal: RunJournal) -> float:
+    """Mean bytes per token: the ratio of the loss per token and per byte; NaN if none is finite."""
+    for entry in _measured(journal):
+        nats, bits = (
+            finite_or_nan(entry.get("nats_per_token")),
+            finite_or_nan(entry.get("bits_per_byte")),
+        )
         if nats > 0 and bits > 0:
             return units.bits_per_byte(nats, 1) / bits
     return math.nan
 
 
-def _measured(diary: Diary) -> list[dict[str, Any]]:
-    """`train` entries, then `valid` ones: the training text is what the axis counts."""
+def _measured(journal: RunJournal) -> list[dict[str, Any]]:
+    """`train` entries, then `valid` ones: the axis counts the training text."""
     return [
-        entry for kind in ("train", "valid") for entry in diary.entries if entry["kind"] == kind
+        entry for kind in ("train", "valid") for entry in journal.entries if entry["kind"] == kind
     ]
 
 
-def number(value: Any) -> float:
-    """`value` as a float, NaN for what cannot be drawn."""
+def finite_or_nan(value: Any) -> float:
+    """`value` as a float; NaN if it is not a finite number."""
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     return math.nan
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    entries = journal.checked(path)
+    entries = checked(path)
     if not entries:
         raise UserError(
             f"{path} {'is empty' if path.exists() else 'is missing'}; train the run first"

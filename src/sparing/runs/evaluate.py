@@ -1,4 +1,4 @@
-"""A run measured: what is scored, how it is read, and what its figures are called."""
+"""Evaluation of a run: what is scored, how it is read, and how the results are labelled."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,13 +11,13 @@ from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.folder import RunFolder, load_at
+from sparing.runs.folder import RunFolder, load_model_and_step
 from sparing.train.distributed.world import World
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What is measured: a run, perhaps under other settings, and a text."""
+    """What is evaluated: a run, perhaps with other settings, and a text."""
 
     folder: RunFolder
     run: RunConfig
@@ -44,23 +44,23 @@ class Case:
         return drop_newlines(split, vocab) if self.protocol == "no-newlines" else split
 
     def model(self) -> LanguageModel:
-        """The trained weights under the case's settings."""
-        return self.loaded()[0]
+        """The trained model with the case's settings."""
+        return self.model_and_step()[0]
 
-    def loaded(self) -> tuple[LanguageModel, int]:
-        """The same, and the step they are of."""
-        return load_at(self.folder, self.hardware, self.checkpoint, self.run)
+    def model_and_step(self) -> tuple[LanguageModel, int]:
+        """The model, and the step of its weights."""
+        return load_model_and_step(self.folder, self.hardware, self.checkpoint, self.run)
 
-    def remembering(self, length: int) -> "Case":
-        """The same with another length of memory, read in segments that leave it to tell."""
-        # A segment sees itself whole: up to its length, all lengths of memory would be one.
+    def with_memory(self, length: int) -> "Case":
+        """The case with another memory length, and segments short enough to show its effect."""
+        # Within a segment, a token sees all tokens before it, whatever the memory length.
         usual = self.run.evaluate.segment
         segment = min(usual, max(1, length // 2)) if length else usual
         changed = [f"model.memory={length}", f"evaluate.segment={segment}"]
         return replace(self, run=with_settings(self.run, changed))
 
     def remarks(self) -> list[str]:
-        """What tells the case from the usual one: another checkpoint, another precision."""
+        """What differs from the default: another checkpoint, another precision."""
         name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
         known = (self.folder.path / "provenance.json").exists()
         precision = self.hardware.precision
@@ -69,7 +69,7 @@ class Case:
         return words + ([] if precision == (trained_in or precision) else [precision])
 
     def entry(self, found: Evaluation, step: int) -> dict[str, Any]:
-        """Figures, with what they are figures of."""
+        """The entry of results.json for an evaluation of this case."""
         return {
             "split": self.split,
             **found.to_json(),
@@ -85,30 +85,30 @@ class Reading:
 
     protocol: str
     window: int | None = None
-    """Length of fresh windows; none: carried streams."""
+    """Length of independent windows; None for carried streams."""
     stride: int | None = None
-    """Tokens scored per window; none: half of it."""
+    """Tokens scored per window; None for half of it."""
     cache: CacheConfig | None = None
 
-    def answer(self, case: Case, model: LanguageModel) -> Evaluation:
-        """Score the case's text."""
+    def evaluate(self, case: Case, model: LanguageModel) -> Evaluation:
+        """Score the text of a case."""
         text, hardware, e = case.text(), case.hardware, case.run.evaluate
-        watched = case.world.rank == 0
-        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": watched}
-        dealt = {**common, "world": case.world}
+        shown = case.world.rank == 0
+        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": shown}
+        shared = {**common, "world": case.world}
         if self.window is not None:
             stride = self._stride(self.window)
             return evaluate_windows(
-                model, text, hardware, window=self.window, stride=stride, **dealt
+                model, text, hardware, window=self.window, stride=stride, **shared
             )
         if self.cache is not None:
             return evaluate_with_cache(
                 model, text, hardware, self.cache, segment=e.segment, **common
             )
-        return evaluate_streams(model, text, hardware, segment=e.segment, **dealt)
+        return evaluate_streams(model, text, hardware, segment=e.segment, **shared)
 
     def label(self, case: Case) -> str:
-        """The name of the figures in results.json; what is usual goes unsaid."""
+        """The label in results.json; it names only what differs from the default."""
         if self.window is not None:
             pace = f"window {self.window} stride {self._stride(self.window)}"
             return _joined(case.split, self.protocol, pace, *case.remarks())
@@ -126,12 +126,12 @@ class Reading:
         return max(1, window // 2) if self.stride is None else self.stride
 
 
-def measure(
+def evaluate_case(
     case: Case, reading: Reading, how: DynamicConfig | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Score a case's text: entries for results.json, and the report to print."""
-    model, step = case.loaded()
-    report = case.entry(reading.answer(case, model), step)
+    """Score the text of a case; return entries for results.json, and the report to print."""
+    model, step = case.model_and_step()
+    report = case.entry(reading.evaluate(case, model), step)
     found = {reading.label(case): report}
     if how is None:
         return found, report
@@ -151,7 +151,7 @@ def measure(
 
 
 def has_memory(run: RunConfig) -> bool:
-    """Whether model.memory changes what is carried; a stack has it even without such branches."""
+    """Whether model.memory changes the carried state; a stack may have no block that uses it."""
     if not hasattr(run.model, "memory"):
         return False
     sizes = [

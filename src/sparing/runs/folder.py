@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind, and the way back in."""
+"""The run folder: the files of a run, and how to open them again."""
 
 import math
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class RunFolder:
             raise UserError(f"{self.path / 'vocab.json'}: {problem}") from None
 
     def checkpoint(self, name: str | None = None) -> str:
-        """The checkpoint meant: the one named, else the best, else the last."""
+        """Name of the checkpoint to use: the one named, else the best, else the last."""
         if name is not None:
             return name
         return "best" if checkpoint.exists(self.checkpoints, "best") else "last"
@@ -80,11 +80,11 @@ class RunFolder:
         return step
 
     def results(self) -> dict[str, Any]:
-        """The figures in results.json; none where it is missing."""
+        """The contents of results.json; empty if there is none."""
         return self.read("results") if (self.path / "results.json").exists() else {}
 
     def note_results(self, results: Mapping[str, Any]) -> None:
-        """Add figures to results.json; several processes may, one after the other."""
+        """Add entries to results.json; safe for several processes at once."""
         with files.lock_folder(self.path, name=".results.lock", wait_s=math.inf):
             self.write("results", {**self.results(), **results})
 
@@ -97,9 +97,9 @@ def create(
     *,
     texts: Mapping[str, str] | None = None,
 ) -> RunFolder:
-    """Lay out a new run; config.json is written last, so that a folder with one is complete.
+    """Write a new run folder; config.json comes last, so a folder that has one is complete.
 
-    `texts` are the SHA-256 of the splits it learns from, by name; later commands hold them to it.
+    `texts` are the SHA-256 of the splits, by name; later commands compare them with their own.
     """
     folder = RunFolder(path)
     (path / "data.json").unlink(missing_ok=True)
@@ -114,18 +114,20 @@ def create(
 def prepare_for_run(
     folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
 ) -> Tokens:
-    """A corpus as the run's own vocabulary reads it; refused where text or vocabulary changed."""
+    """A corpus as tokens of the run's vocabulary; refused if the text or the vocabulary changed."""
     tokens = prepare(data, source, progress=progress)
-    # Under other settings the text is another by intent; what may change is the caller's to say.
+    # With other data settings, another text is intended; the caller decides which are allowed.
     if data == folder.config().data:
         _refuse_other_texts(folder, tokens)
     if tokens.vocab.to_json() != folder.vocab().to_json():
-        raise UserError(f"{data.corpus} has another vocabulary now than run {folder.path} had")
+        raise UserError(
+            f"{data.corpus} now has another vocabulary than run {folder.path} was trained with"
+        )
     return tokens
 
 
 def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
-    """Imported runs have no data.json: they never saw a text of ours."""
+    # Imported runs were trained elsewhere, and have no data.json.
     if not (folder.path / "data.json").exists():
         return
     stored, found = folder.read("data").get("text_sha256"), tokens.text_sha256()
@@ -135,12 +137,12 @@ def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
         if stored.get(split) != text:
             raise UserError(
                 f"the {split} text of {tokens.config.corpus} is not the one run {folder.path} "
-                "was made with; bring that text back, or train a new run on this one"
+                "was trained with; restore that text, or train a new run on this one"
             )
 
 
 def is_of_launch(path: Path, launch_id: str | None) -> bool:
-    """Whether `path` holds the run of this very launch, whose processes were started anew."""
+    """Whether `path` holds the run of this launch, whose processes have been restarted."""
     if launch_id is None or not is_run(path):
         return False
     first = RunFolder(path).read("provenance")
@@ -157,30 +159,32 @@ def open_run(path: Path) -> RunFolder:
     """An existing run folder."""
     if not is_run(path):
         what = "is not a run folder (no config.json)" if path.exists() else "does not exist"
-        raise UserError(f"run {path} {what}; `sparing train RECIPE --out {path}` makes one")
+        raise UserError(f"run {path} {what}; `sparing train RECIPE --out {path}` creates one")
     return RunFolder(path)
 
 
-def refuse_another(path: Path, run: RunConfig, kind: str) -> None:
-    """A folder that is there counts only where it was trained with these very settings."""
+def refuse_other_settings(path: Path, run: RunConfig) -> None:
+    """Refuse an existing run in `path` unless it was trained with the settings of `run`."""
     if not is_run(path):
         return
     before = open_run(path).config()
     if changed := differences(before, run_config.for_vocab(run, before.model.vocab_size)):
-        raise UserError(f"{path} is of another {kind} ({changed[0]}); change --out, or remove it")
+        raise UserError(
+            f"{path} has other settings ({changed[0]}); change --out, or remove that folder"
+        )
 
 
 def load_model(
     folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
 ) -> LanguageModel:
-    """The trained model, ready to evaluate; `run` may differ in what weights do not depend on."""
-    return load_at(folder, hardware, name, run)[0]
+    """The trained model, ready to evaluate; `run` may change settings that keep the weights."""
+    return load_model_and_step(folder, hardware, name, run)[0]
 
 
-def load_at(
+def load_model_and_step(
     folder: RunFolder, hardware: Hardware, name: str | None = None, run: RunConfig | None = None
 ) -> tuple[LanguageModel, int]:
-    """The same, and the step of its weights: a run that still trains may replace them any time."""
+    """The model and the step of its weights, which a run in training may replace at any time."""
     stored = folder.config()
     loaded = checkpoint.load(folder.checkpoints, folder.checkpoint(name), stored.identity())
     step = loaded.cursor.get("step")

@@ -1,6 +1,6 @@
-"""Released checkpoints of other programs as run folders.
+"""Import released checkpoints of other programs as run folders.
 
-The one place that opens pickled files: as tensors and plain containers only, never as code.
+The only place that opens pickled files: as tensors and plain containers, never as code.
 """
 
 import re
@@ -26,7 +26,7 @@ from sparing.train.checkpoint import Checkpoint
 from sparing.train.state import Progress
 
 STEPS = 1000
-"""Updates in one of the original's iterations."""
+"""Optimizer steps in one iteration of the original."""
 LAYER = re.compile(r"layers\.(\d{1,4})\.(.+)")
 NAMES = {
     "attn.attn.adaptive_span._mask.current_val": "span.ratio",
@@ -52,16 +52,16 @@ TOP = {
     "out_emb.bias": "head.bias",
 }
 SKIPPED = ("mask_template", "persistent_memory.adaptive_span._mask.current_val")
-"""A constant, and a second name of the same parameter."""
+"""A constant, and a second name of a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """A corpus, the ids of the released models, and what the ids become here."""
+    """A corpus, the ids in the released models, and the ids here."""
 
     corpus: str
     theirs: bytes
-    """Symbols in the order of the file's rows; a newline is their `<eos>`."""
+    """Symbols in the order of the rows in the file; a newline is the original's `<eos>`."""
     ours: bytes
     """The order in which `data.symbol_order=appearance` numbers the prepared text."""
 
@@ -76,13 +76,13 @@ ENWIK8 = bytes.fromhex(
 TEXT8 = b"anrchism ogtedfbulywkvpjzqx"
 ALPHABETS = {
     len(ENWIK8): Alphabet("enwik8", ENWIK8, ENWIK8),
-    # The original strips the space that begins text8, and ends the text with one <eos>.
+    # The original strips the first space of text8, and ends the text with one <eos>.
     len(TEXT8) + 1: Alphabet("text8", TEXT8 + b"\n", b" " + TEXT8.replace(b" ", b"") + b"\n"),
 }
 
 
 def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -> RunFolder:
-    """Turn a checkpoint of the original Adaptive Span into a run that evaluates and generates."""
+    """Convert a checkpoint of the original Adaptive Span to a run that evaluates and generates."""
     if is_run(out):
         raise UserError(f"{out} already holds a run; name another --out")
     stored = read_tensors(file)
@@ -90,7 +90,7 @@ def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -
     config = _config(file, theirs)
     alphabet = _alphabet(file, config.vocab_size)
     run = _run(config, alphabet)
-    weights = _renumbered(_renamed(file, theirs, config), alphabet)
+    weights = _reorder_rows(_rename(file, theirs, config), alphabet)
     _check_fit(file, run, weights)
     progress = Progress(step=_steps(stored))
     cursor = asdict(progress) | {"cursor": list(progress.cursor), "loss_scale": [1.0, 0]}
@@ -101,7 +101,7 @@ def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -
 
 
 def read_tensors(file: Path) -> Mapping[str, Any]:
-    """The outermost dict of a file written by torch, old format or new; never runs its code."""
+    """The outermost dict of a file written by torch, in the old or new format; runs no code."""
     if not file.is_file():
         raise UserError(f"{file} {'is not a file' if file.exists() else 'does not exist'}")
     try:
@@ -109,7 +109,7 @@ def read_tensors(file: Path) -> Mapping[str, Any]:
     except OSError:
         raise
     except Exception as problem:
-        # A file that is not ours to trust can fail in any way at all; each is the same to a user.
+        # An untrusted file can fail in any way; to the user it is the same error.
         why = type(problem).__name__
         raise UserError(
             f"{file} cannot be read safely as a torch checkpoint of plain tensors ({why})"
@@ -138,7 +138,7 @@ def _weights(file: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _config(file: Path, weights: Mapping[str, Tensor]) -> AdaptiveSpanConfig:
-    """The sizes that the shapes tell; what shapes do not tell is as in the original's scripts."""
+    """Sizes from the tensor shapes, and everything else from the original's scripts."""
     table = _shape(file, weights, "in_emb.weight", 2)
     _, head_dim, limit = _shape(file, weights, "key_pe", 3)
     spans = _shape(file, weights, "layers.0.attn.attn.adaptive_span._mask.current_val", 3)
@@ -190,7 +190,7 @@ def _run(config: AdaptiveSpanConfig, alphabet: Alphabet) -> RunConfig:
     return replace(recipe(f"{alphabet.corpus}_adaptive_span{size}"), model=config)
 
 
-def _renamed(
+def _rename(
     file: Path, weights: Mapping[str, Tensor], config: AdaptiveSpanConfig
 ) -> dict[str, Tensor]:
     renamed = {}
@@ -205,8 +205,8 @@ def _renamed(
     return renamed
 
 
-def _renumbered(weights: dict[str, Tensor], alphabet: Alphabet) -> dict[str, Tensor]:
-    """Rows of the embedding and the softmax in the order of our ids."""
+def _reorder_rows(weights: dict[str, Tensor], alphabet: Alphabet) -> dict[str, Tensor]:
+    """Put the rows of the embedding and the softmax in the order of our ids."""
     rows = torch.tensor([alphabet.theirs.index(symbol) for symbol in alphabet.ours])
     tables: dict[str, Tensor] = {
         name: weights[name][rows]
@@ -219,7 +219,7 @@ def _renumbered(weights: dict[str, Tensor], alphabet: Alphabet) -> dict[str, Ten
 def _check_fit(file: Path, run: RunConfig, weights: Mapping[str, Tensor]) -> None:
     wanted = model_tensors(build_model(run, "meta"))
     if odd := sorted(wanted.keys() ^ weights.keys()):
-        where = "is missing" if odd[0] in wanted else "has no place in the model"
+        where = "is missing" if odd[0] in wanted else "is not part of the model"
         raise UserError(f"{file}: {odd[0]} {where}")
     for name, tensor in wanted.items():
         if tensor.shape != weights[name].shape:

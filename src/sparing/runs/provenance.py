@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: code, versions, machine, command."""
+"""Provenance of a run's numbers: code, versions, machine, command."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from sparing.launch import current_launch
 
 
 def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
-    """A record to lay beside the results."""
+    """A record to store beside results."""
     return {
         "commit": commit(),
         "versions": {name: _version(name) for name in ("sparing", "torch", "numpy", "triton")},
@@ -31,19 +31,19 @@ def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, to the second."""
+    """The current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, with `+changes` where files differ from it.
+    """The commit of the running code, with `+changes` if files differ from it.
 
-    A copy without its repository (an image, a GPU machine) says it in SPARING_COMMIT.
+    Without a repository (in an image, on a GPU machine) it is taken from SPARING_COMMIT.
     """
-    if told := os.environ.get("SPARING_COMMIT"):
-        return told
+    if stated := os.environ.get("SPARING_COMMIT"):
+        return stated
     here = Path(__file__).resolve().parent
-    # Installed into somebody's project, the code lies in their repository and is not of it.
+    # The code may be installed inside the repository of another project.
     if not _git(here, "ls-files", "--error-unmatch", "--", Path(__file__).name):
         return None
     head = _git(here, "rev-parse", "--short=12", "HEAD")

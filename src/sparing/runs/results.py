@@ -1,4 +1,4 @@
-"""The figures a run folder holds: what config.json, the journal and results.json tell."""
+"""Results of a run, read from its config.json, its journal and its results.json."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,24 @@ from sparing.train import checkpoint, journal
 ONE_BYTE = ("bytes", "symbols")
 """Vocabularies in which a token is a byte."""
 ADAPTED = ("cache", "dynamic")
-"""How labels name readings whose weights or predictions did not stay as trained."""
+"""Label parts of evaluations whose weights or predictions adapt to the text."""
 IN_HOW = ("window", "batch", "segment")
-"""Words of a label that its `how` says in full."""
+"""Label parts that an entry's `how` already contains."""
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class SplitResult:
     """Bits per byte of a split, and how they were measured."""
 
     bits_per_byte: float
     bytes: int
     whole: bool
-    """Whether that is all of the split."""
+    """Whether those bytes are the whole split."""
     reading: str
-    """Protocol, how each token was reached, and what else was unusual."""
+    """Protocol, context of each token, and anything else that differs from the default."""
     step: int
-    """Of the weights measured."""
+    """Step of the weights that were measured."""
+    perplexity_per_token: float | None = None
 
     @property
     def protocol(self) -> str:
@@ -41,38 +42,40 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
-    """One run in numbers; None where it does not tell."""
+class RunSummary:
+    """One run in numbers; None where the run does not record one."""
 
     recipe: str
     corpus: str
     seed: int
     settings: dict[str, Any]
-    """All of them but the seed: what runs must share to be seeds of one another."""
+    """All settings but the seed: runs that share them are seeds of one another."""
     parameters: int
     """As deployed."""
     bytes_read: float | None
     elapsed_s: float | None
     """From the start of the process to the last entry of the journal."""
     bytes_per_s: float | None
-    """Between the first and the last `train` entry, which leaves out compilation."""
+    """Between the first and the last `train` entry, so compilation is not included."""
     peak_bytes: float | None
-    """The most that any entry tells: of the device, or resident where that is a CPU."""
-    judged: Score | None
-    """What the training itself measured last."""
-    valid: Score | None
-    """Of the whole split where that was evaluated, else what the training measured last."""
-    test: Score | None
+    """Peak memory of the device; resident memory on a CPU."""
+    last_validation: SplitResult | None
+    """The last validation during training."""
+    best_validation: SplitResult | None
+    """The best validation during training: the one of checkpoint `best`."""
+    valid: SplitResult | None
+    """An evaluation of the whole split if there is one, else the last validation."""
+    test: SplitResult | None
     device: str | None
 
 
-def read_figures(folder: RunFolder) -> Figures:
-    """The figures of a run; a UserError where a file of it is damaged."""
+def summarize(folder: RunFolder) -> RunSummary:
+    """Summarize a run; raises UserError if one of its files is damaged."""
     run, entries, results = folder.config(), journal.checked(folder.metrics), _results(folder)
     notes = [results.get("training") or {}, *entries]
     size, speed = _bytes_per_token(run, entries), _tokens_per_s(entries)
-    tokens, (valid, test) = _last(notes, "tokens"), read_scores(folder)
-    return Figures(
+    tokens, (valid, test) = _last(notes, "tokens"), read_split_results(folder)
+    return RunSummary(
         recipe=run.recipe,
         corpus=run.data.corpus,
         seed=run.train.seed,
@@ -82,29 +85,31 @@ def read_figures(folder: RunFolder) -> Figures:
         elapsed_s=_last(notes, "elapsed_s"),
         bytes_per_s=None if speed is None or size is None else size * speed,
         peak_bytes=max(_numbers(notes, "peak_bytes"), default=None),
-        judged=_judged(run, entries),
+        last_validation=_last_validation(run, entries),
+        best_validation=_validation(run, journal.best(entries)),
         valid=valid,
         test=test,
         device=device_of(folder),
     )
 
 
-def read_scores(folder: RunFolder) -> tuple[Score | None, Score | None]:
-    """Valid and test of a run, as `read_figures` has them, without building its model.
+def read_split_results(folder: RunFolder) -> tuple[SplitResult | None, SplitResult | None]:
+    """`valid` and `test` of a run, as in `summarize`, without building its model.
 
-    Figures of weights that a longer training has replaced since do not count.
+    Results of weights that later training has replaced do not count.
     """
-    entries, reached = journal.checked(folder.metrics), _reached(folder)
+    entries, steps = journal.checked(folder.metrics), _checkpoint_steps(folder)
     results = {
         label: entry
         for label, entry in _results(folder).items()
-        if entry.get("step") == reached.get(str(entry.get("checkpoint")), entry.get("step"))
+        if entry.get("step") == steps.get(str(entry.get("checkpoint")), entry.get("step"))
     }
-    return score(results, "valid") or _judged(folder.config(), entries), score(results, "test")
+    valid = find_split_result(results, "valid") or _last_validation(folder.config(), entries)
+    return valid, find_split_result(results, "test")
 
 
-def _reached(folder: RunFolder) -> dict[str, int]:
-    """The steps of a run's checkpoints; without any, as in a published one, what is known of it."""
+def _checkpoint_steps(folder: RunFolder) -> dict[str, int]:
+    """Step of each checkpoint; for a published run without any, that of `best` in its journal."""
     if names := checkpoint.present(folder.checkpoints):
         return {name: folder.step(name) for name in names}
     best = journal.best(journal.checked(folder.metrics))
@@ -112,18 +117,18 @@ def _reached(folder: RunFolder) -> dict[str, int]:
 
 
 def device_of(folder: RunFolder) -> str | None:
-    """What the run was trained on."""
+    """The device the run was trained on, if it is known."""
     known = (folder.path / "provenance.json").exists()
     device = folder.read("provenance").get("device") if known else None
     return device if isinstance(device, str) else None
 
 
-def score(results: Mapping[str, Any], split: str) -> Score | None:
-    """The figure of a whole split with static weights; the usual reading before any other."""
+def find_split_result(results: Mapping[str, Any], split: str) -> SplitResult | None:
+    """The result of a whole split with static weights; the default protocols come first."""
     labels = [label for label in results if _is_static(label, split)]
     usual = [label for label in (split, f"{split}, no-newlines") if label in labels]
     for label in [*usual, *labels]:
-        if found := _score(results[label], label.split(", ")[1:], whole=True):
+        if found := _split_result(results[label], label.split(", ")[1:], whole=True):
             return found
     return None
 
@@ -133,33 +138,39 @@ def _is_static(label: str, split: str) -> bool:
     return first == split and not any(word.startswith(ADAPTED) for word in rest)
 
 
-def _judged(run: RunConfig, entries: Sequence[Mapping[str, Any]]) -> Score | None:
-    """What the training itself measured last."""
-    judged = [entry for entry in entries if entry["kind"] == "valid"]
-    if not judged:
+def _last_validation(run: RunConfig, entries: Sequence[Mapping[str, Any]]) -> SplitResult | None:
+    validations = [entry for entry in entries if entry["kind"] == "valid"]
+    return _validation(run, validations[-1] if validations else None)
+
+
+def _validation(run: RunConfig, entry: Mapping[str, Any] | None) -> SplitResult | None:
+    if entry is None:
         return None
-    # Older journals do not say; all of a split may be no longer than what was asked for.
-    whole = judged[-1].get("whole", run.train.evaluate_bytes is None)
-    return _score(judged[-1], [], whole=bool(whole))
+    # Older journals lack `whole`; a short split may be whole even with a limit on its bytes.
+    whole = entry.get("whole", run.train.evaluate_bytes is None)
+    return _split_result(entry, [], whole=bool(whole))
 
 
-def _score(entry: Mapping[str, Any], words: Sequence[str], *, whole: bool) -> Score | None:
+def _split_result(
+    entry: Mapping[str, Any], words: Sequence[str], *, whole: bool
+) -> SplitResult | None:
     bits, size, step = (_number(entry.get(key)) for key in ("bits_per_byte", "bytes", "step"))
     if bits is None or size is None or step is None:
         return None
     protocol, how = str(entry.get("protocol", "bytes")), str(entry.get("how", ""))
     more = [word for word in words if word != protocol and not word.startswith(IN_HOW)]
     reading = ", ".join(filter(None, [protocol, how, *more]))
-    return Score(bits, int(size), whole, reading, int(step))
+    perplexity = _number(entry.get("perplexity_per_token"))
+    return SplitResult(bits, int(size), whole, reading, int(step), perplexity)
 
 
-def spread(values: Sequence[float]) -> float:
-    """Half of worst less best."""
+def half_range(values: Sequence[float]) -> float:
+    """Half the distance between the worst and the best value."""
     return (max(values) - min(values)) / 2
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Of those that are known; None if none is."""
+    """Mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -173,7 +184,7 @@ def _results(folder: RunFolder) -> dict[str, Any]:
 
 
 def _last(notes: Sequence[Mapping[str, Any]], field: str) -> float | None:
-    """The journal's last word before that of results.json, whose time counts the evaluation."""
+    """The journal's last value, else that of results.json, whose time includes evaluation."""
     found = _numbers(notes, field)
     return found[-1] if found else None
 
@@ -196,7 +207,7 @@ def _tokens_per_s(entries: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _bytes_per_token(run: RunConfig, entries: Sequence[Mapping[str, Any]]) -> float | None:
-    """Mean bytes of a token of the training text, from its loss per either."""
+    """Mean bytes per token of the training text: the ratio of its loss per token and per byte."""
     if run.data.vocab in ONE_BYTE:
         return 1.0
     for entry in entries:

@@ -1,8 +1,8 @@
-"""DDPWorld runs in one table."""
+"""Tables of results: aligned text, Markdown, and the table of all runs below a folder."""
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,47 +10,79 @@ from typing import Any
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.runs.folder import RunFolder, is_run
-from sparing.runs.results import Figures, Score, mean, read_figures, spread
+from sparing.runs.results import RunSummary, SplitResult, half_range, mean, summarize
 
 NOTHING = "-"
-"""A cell for what is not known."""
+"""A cell without a value."""
+
+Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+"""Heads of a table, and how a row's cell below each is written."""
 
 
-def rounded(value: float | None, form: str, unit: float = 1) -> str:
-    """A cell for a number counted in `unit`s."""
-    return NOTHING if value is None else format(value / unit, form)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How rows of one kind become a table."""
+
+    columns: Columns
+    left: Collection[str] = ()
+    """Columns aligned to the left; numbers are aligned to the right."""
+    code: Collection[str] = ()
+    """Columns set as code in Markdown."""
+
+    def text(self, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
+        """Aligned columns for the terminal, with notes below."""
+        lines = self._lines(rows)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = [
+            [
+                cell.ljust(width) if head in self.left else cell.rjust(width)
+                for head, cell, width in zip(self.columns, line, widths, strict=True)
+            ]
+            for line in lines
+        ]
+        table = "\n".join("  ".join(line).rstrip() for line in aligned)
+        return "\n".join([table, *(f"\n{note}" for note in notes)])
+
+    def markdown(self, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
+        """A table for a document, with notes below."""
+        heads, *lines = [[cell.replace("|", r"\|") for cell in line] for line in self._lines(rows)]
+        rule = ["---" if head in self.left else "---:" for head in self.columns]
+        cells = [
+            [
+                f"`{cell}`" if head in self.code else cell
+                for head, cell in zip(self.columns, line, strict=True)
+            ]
+            for line in lines
+        ]
+        table = [f"| {' | '.join(line)} |" for line in [heads, rule, *cells]]
+        return "\n".join([*table, *(f"\n{note}" for note in notes)]) + "\n"
+
+    def _lines(self, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+        cells = self.columns.values()
+        return [list(self.columns), *([cell(row) for cell in cells] for row in rows)]
 
 
-def markdown(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str] = (),
-    *,
-    words: Collection[str] = (),
-) -> str:
-    """A table with notes under it; columns whose heads are among `words` begin at the left."""
-    rule = ["---" if head in words else "---:" for head in heads]
-    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (heads, *rows)]
-    lines = [f"| {' | '.join(cells)} |" for cells in [escaped[0], rule, *escaped[1:]]]
-    return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
+def format_number(value: float | None, spec: str, unit: float = 1) -> str:
+    """A cell with a number counted in `unit`s."""
+    return NOTHING if value is None else format(value / unit, spec)
 
 
 SEED = re.compile(r"(?:(?P<name>.*)-)?seed\d+")
-"""Folders that differ in nothing but the seed are called so: NAME/seedN or NAME-seedN."""
+"""Names of folders that differ in nothing but the seed: NAME/seedN or NAME-seedN."""
 INSIDE = ("checkpoints", "plots", "tensorboard")
-"""Folders of a run that hold no runs."""
+"""Subfolders of a run, which hold no runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recipe: a run, or several that differ in their seeds."""
+    """A run, or several that differ only in their seeds."""
 
     name: str
     paths: tuple[str, ...]
-    runs: tuple[Figures, ...]
+    runs: tuple[RunSummary, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Means over the seeds (of memory, the most); None for what no run of the row tells."""
+        """Means over the seeds (for memory, the maximum); None for what no run records."""
         return {
             "run": self.name,
             "paths": list(self.paths),
@@ -62,8 +94,8 @@ class Row:
             "elapsed_s": self._mean("elapsed_s"),
             "bytes_per_s": self._mean("bytes_per_s"),
             "peak_bytes": max(filter(None, (run.peak_bytes for run in self.runs)), default=None),
-            "valid": folded([run.valid for run in self.runs]),
-            "test": folded([run.test for run in self.runs]),
+            "valid": average_results([run.valid for run in self.runs]),
+            "test": average_results([run.test for run in self.runs]),
             "device": ", ".join(dict.fromkeys(run.device for run in self.runs if run.device))
             or None,
         }
@@ -73,24 +105,24 @@ class Row:
 
 
 def read_rows(folder: Path) -> tuple[list[Row], list[str]]:
-    """A row per recipe below `folder`, by name, and a sentence about each run left out."""
+    """A row per recipe below `folder`, sorted by name, and a sentence about each run left out."""
     places = runs_below(folder)
     if not places:
         raise UserError(f"there is no run below {folder}; name a folder that holds runs")
-    found: dict[Path, Figures] = {}
+    found: dict[Path, RunSummary] = {}
     problems = []
     for place in places:
         try:
-            found[place.relative_to(folder)] = read_figures(_complete(place))
+            found[place.relative_to(folder)] = summarize(_open_complete(place))
         except (UserError, OSError) as problem:
             problems.append(f"{place} is left out: {' '.join(str(problem).split())}")
-    kept, copies = without_copies(found)
+    kept, copies = drop_copies(found)
     problems += [f"{folder / path} is left out: {reason}" for path, reason in copies.items()]
-    return fold(kept, folder), problems
+    return group_seeds(kept, folder), problems
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Every run folder in `folder`, itself included, and what looks like one."""
+    """Every run folder in `folder`, itself included, and every folder with a journal."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; name one that holds runs")
     found = []
@@ -101,24 +133,24 @@ def runs_below(folder: Path) -> list[Path]:
     return found
 
 
-def without_copies(
-    found: Mapping[Path, Figures],
-) -> tuple[dict[Path, Figures], dict[Path, str]]:
-    """Runs of which each seed of a row is there once, and why the others do not count."""
+def drop_copies(
+    found: Mapping[Path, RunSummary],
+) -> tuple[dict[Path, RunSummary], dict[Path, str]]:
+    """The runs with each seed of a row only once, and why each of the others is left out."""
     first: dict[tuple[Path, str, int], Path] = {}
     copies: dict[Path, str] = {}
-    for path, figures in found.items():
-        other = first.setdefault((*_row_of(path, figures), figures.seed), path)
+    for path, summary in found.items():
+        other = first.setdefault((*_row_of(path, summary), summary.seed), path)
         if other != path:
-            copies[path] = f"it has the settings and the seed ({figures.seed}) of {other}"
+            copies[path] = f"it has the settings and the seed ({summary.seed}) of {other}"
     return {path: each for path, each in found.items() if path not in copies}, copies
 
 
-def fold(found: Mapping[Path, Figures], folder: Path) -> list[Row]:
-    """Seeds of one recipe, NAME/seedN or NAME-seedN, in one row; paths relative to `folder`."""
+def group_seeds(found: Mapping[Path, RunSummary], folder: Path) -> list[Row]:
+    """One row for the seeds of a recipe, NAME/seedN or NAME-seedN; paths relative to `folder`."""
     groups: dict[tuple[Path, str], list[Path]] = {}
-    for path, figures in found.items():
-        groups.setdefault(_row_of(path, figures), []).append(path)
+    for path, summary in found.items():
+        groups.setdefault(_row_of(path, summary), []).append(path)
     homes = [home for home, _ in groups]
     rows = []
     for (home, _), paths in groups.items():
@@ -134,96 +166,75 @@ def fold(found: Mapping[Path, Figures], folder: Path) -> list[Row]:
     return sorted(rows, key=lambda row: row.name)
 
 
-def _row_of(path: Path, figures: Figures) -> tuple[Path, str]:
-    """What runs of one row have in common: a place without the seed, and all settings but that."""
+def _row_of(path: Path, summary: RunSummary) -> tuple[Path, str]:
+    """What the runs of one row share: a path without the seed, and all settings but the seed."""
     seed = SEED.fullmatch(path.name)
-    return (path.parent / (seed["name"] or ""), repr(figures.settings)) if seed else (path, "")
+    return (path.parent / (seed["name"] or ""), repr(summary.settings)) if seed else (path, "")
 
 
-def folded(scores: Sequence[Score | None]) -> dict[str, Any] | None:
-    """Mean and spread (half of worst less best) over those measured as the first one was."""
-    known = [score for score in scores if score is not None]
-    alike = [each for each in known if _measured(each) == _measured(known[0])]
-    if not alike:
+def average_results(results: Sequence[SplitResult | None]) -> dict[str, Any] | None:
+    """Mean and half range over the seeds that were measured in the same way as the first."""
+    known = [result for result in results if result is not None]
+    comparable = [each for each in known if _measured(each) == _measured(known[0])]
+    if not comparable:
         return None
-    bits = [each.bits_per_byte for each in alike]
+    bits = [each.bits_per_byte for each in comparable]
     return {
-        **asdict(alike[0]),
+        **asdict(comparable[0]),
         "bits_per_byte": mean(bits),
-        "step": mean([each.step for each in alike]),
-        "spread": spread(bits),
+        "step": mean([each.step for each in comparable]),
+        "perplexity_per_token": mean([each.perplexity_per_token for each in comparable]),
+        "half_range": half_range(bits),
         "by_seed": bits,
     }
 
 
-COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "run": lambda row: _named(row),
-    "parameters": lambda row: f"{row['parameters'] / 1e6:.1f}M",
-    "MB read": lambda row: rounded(row["bytes_read"], ",.1f", 1e6),
-    "minutes": lambda row: rounded(row["elapsed_s"], ",.1f", 60),
-    "kB/s": lambda row: rounded(row["bytes_per_s"], ",.0f", 1e3),
-    "peak GiB": lambda row: rounded(row["peak_bytes"], ",.1f", 2**30),
-    "valid": lambda row: _scored(row["valid"], len(row["seeds"])),
-    "test": lambda row: _scored(row["test"], len(row["seeds"])),
-    "test read as": lambda row: row["test"]["reading"] if row["test"] else NOTHING,
-    "seeds": lambda row: str(len(row["seeds"])),
-    "device": lambda row: row["device"] or NOTHING,
-}
-"""Heads of the table, and what stands below them."""
-WORDS = ("run", "test read as", "device")
-"""Columns of words, which begin at the left."""
-
-
-def as_text(rows: Iterable[Row]) -> str:
-    """Aligned columns."""
-    lines = _cells(rows)
-    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
-    aligned = [
-        [
-            cell.ljust(width) if head in WORDS else cell.rjust(width)
-            for head, cell, width in zip(COLUMNS, line, widths, strict=True)
-        ]
-        for line in lines
-    ]
-    return "\n".join("  ".join(line).rstrip() for line in aligned)
-
-
-def as_markdown(rows: Iterable[Row]) -> str:
-    """A table for a document."""
-    heads, *lines = _cells(rows)
-    return markdown(heads, [[f"`{line[0]}`", *line[1:]] for line in lines], words=WORDS)
-
-
-def _cells(rows: Iterable[Row]) -> list[list[str]]:
-    told = [row.to_json() for row in rows]
-    return [list(COLUMNS), *([cell(row) for cell in COLUMNS.values()] for row in told)]
-
-
 def _named(row: Mapping[str, Any]) -> str:
-    """The run's place, which says the recipe as a rule, and a text of the user's own."""
+    """Path of the run, with its recipe unless the path contains it, and a corpus of the user's."""
     remarks = [] if row["recipe"] in Path(row["run"]).parts else [row["recipe"]]
     remarks += [] if row["corpus"] in CORPORA else [f"on {Path(row['corpus']).name}"]
     return f"{row['run']} ({', '.join(remarks)})" if remarks else str(row["run"])
 
 
-def _scored(told: Mapping[str, Any] | None, seeds: int) -> str:
-    if told is None:
+def _result_cell(result: Mapping[str, Any] | None, seeds: int) -> str:
+    if result is None:
         return NOTHING
-    count = len(told["by_seed"])
-    around = f" ± {told['spread']:.4f}" if count > 1 else ""
+    count = len(result["by_seed"])
+    around = f" ± {result['half_range']:.4f}" if count > 1 else ""
     remarks = [f"{count} of {seeds} seeds"] if count < seeds else []
-    if not told["whole"]:
-        remarks += [f"first {told['bytes']:,} bytes"]
-    protocol = told["reading"].partition(",")[0]
+    if not result["whole"]:
+        remarks += [f"first {result['bytes']:,} bytes"]
+    protocol = result["reading"].partition(",")[0]
     remarks += [protocol] if protocol != "bytes" else []
-    return f"{told['bits_per_byte']:.4f}{around}" + (f" ({', '.join(remarks)})" if remarks else "")
+    suffix = f" ({', '.join(remarks)})" if remarks else ""
+    return f"{result['bits_per_byte']:.4f}{around}{suffix}"
 
 
-def _measured(score: Score) -> tuple[str, int, bool]:
-    return score.reading, score.bytes, score.whole
+RESULTS = Layout(
+    columns={
+        "run": _named,
+        "parameters": lambda row: f"{row['parameters'] / 1e6:.1f}M",
+        "MB read": lambda row: format_number(row["bytes_read"], ",.1f", 1e6),
+        "minutes": lambda row: format_number(row["elapsed_s"], ",.1f", 60),
+        "kB/s": lambda row: format_number(row["bytes_per_s"], ",.0f", 1e3),
+        "peak GiB": lambda row: format_number(row["peak_bytes"], ",.1f", 2**30),
+        "valid": lambda row: _result_cell(row["valid"], len(row["seeds"])),
+        "test": lambda row: _result_cell(row["test"], len(row["seeds"])),
+        "test read as": lambda row: row["test"]["reading"] if row["test"] else NOTHING,
+        "seeds": lambda row: str(len(row["seeds"])),
+        "device": lambda row: row["device"] or NOTHING,
+    },
+    left=("run", "test read as", "device"),
+    code=("run",),
+)
+"""The table of `sparing results`, for rows made by `Row.to_json`."""
 
 
-def _complete(place: Path) -> RunFolder:
+def _measured(result: SplitResult) -> tuple[str, int, bool]:
+    return result.reading, result.bytes, result.whole
+
+
+def _open_complete(place: Path) -> RunFolder:
     if not is_run(place):
         raise UserError("it has a journal but no config.json")
     return RunFolder(place)

@@ -11,8 +11,8 @@ from sparing.models.stack.config import StackConfig
 from sparing.models.stack.patterns import IDLE, cost_of, filled, likeliest
 from sparing.models.supernet.config import SupernetConfig
 from sparing.models.supernet.model import Supernet
-from sparing.plot.pi import frames
-from sparing.plot.series import read_diaries
+from sparing.plot.search import read_frames
+from sparing.plot.series import read_journals
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model
 from sparing.search.cost import as_stack
@@ -68,8 +68,8 @@ def _told(folder: RunFolder) -> list[dict[str, float]]:
     """The last probabilities in the journal, slot by slot; none where it tells of none."""
     if not folder.metrics.exists():
         return []
-    (diary,) = read_diaries([folder.path])
-    if not (every := frames(diary)):
+    (diary,) = read_journals([folder.path])
+    if not (every := read_frames(diary)):
         return []
     last, steps = every[-1], _steps(folder)
     if steps is None:

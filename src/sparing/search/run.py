@@ -14,9 +14,16 @@ from sparing.errors import UserError
 from sparing.models.stack.config import BRANCHES
 from sparing.models.stack.patterns import at_random
 from sparing.models.supernet.config import SupernetConfig
-from sparing.plot.figure import save
-from sparing.plot.pi import Frame, calm_since, draw_cooling, draw_pi, frames, save_film
-from sparing.plot.series import Diary, read_diaries
+from sparing.plot.figure import save_figure
+from sparing.plot.search import (
+    Frame,
+    calm_since,
+    draw_cooling,
+    draw_pi,
+    read_frames,
+    save_animation,
+)
+from sparing.plot.series import RunJournal, read_journals
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.train import TrainOptions, refuse_unfit, train
@@ -39,7 +46,7 @@ def lines(folder: RunFolder) -> Iterator[str]:
     for path, value, _ in described(folder.config()):
         yield f"{path} = {value}"
     entries = journal.read(folder.metrics)
-    matrices = {frame.step: frame for frame in frames(Diary("", "", entries))}
+    matrices = {frame.step: frame for frame in read_frames(RunJournal("", "", entries))}
     for entry in entries:
         if entry["kind"] == "train":
             yield _train(entry)
@@ -156,22 +163,22 @@ def conclude(folder: RunFolder) -> dict[str, Any]:
     if (share := share_of_budget(c, pattern)) is not None:
         found["cost"] = share
     if folder.metrics.exists():
-        (diary,) = read_diaries([folder.path])
-        found["calm_since_step"] = calm_since(frames(diary), c.stable)
+        (diary,) = read_journals([folder.path])
+        found["calm_since_step"] = calm_since(read_frames(diary), c.stable)
     folder.note_results({"search": found})
     return found
 
 
 def draw(folder: RunFolder, path: Path | None = None, *, svg: bool = False) -> list[Path]:
     """The last matrix, the film of all, and the curves of cooling."""
-    (diary,) = read_diaries([folder.path])
-    told = frames(diary)
+    (diary,) = read_journals([folder.path])
+    told = read_frames(diary)
     if not told:
         raise UserError(f"the journal of {folder.path} tells no preferences; is it a search?")
     target = path or folder.plots / "pi.png"
-    written = save(draw_pi(told[-1], diary.name, diary.origin), target, svg=svg)
-    written += save(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
-    return [*written, save_film(diary, target.with_suffix(".gif"))]
+    written = save_figure(draw_pi(told[-1], diary.name, diary.origin), target, svg=svg)
+    written += save_figure(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
+    return [*written, save_animation(diary, target.with_suffix(".gif"))]
 
 
 def _listed(found: Prices) -> str:

@@ -23,7 +23,7 @@ from sparing.nn import recurrent
 from sparing.nn.attention import windowed as span
 from sparing.nn.attention.windowed import WindowedAttentionBlock
 from sparing.nn.state import part
-from sparing.plot.spans import head_windows
+from sparing.plot.context import head_windows
 
 SMALL = {"vocab_size": 9, "dim": 8, "heads": 2, "head_dim": 4, "ff_dim": 8, "memory": 4}
 

@@ -1,4 +1,4 @@
-"""The model bundled with the package."""
+"""The model that is bundled with the package."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from tests.cli.conftest import Sparing
 
 from sparing import device
 from sparing.errors import UserError
-from sparing.runs.bundled import HOME, OPENING, UNROUNDED, run_or_shipped, ship
+from sparing.runs.bundled import HOME, OPENING, UNROUNDED, bundle, run_or_bundled
 from sparing.runs.folder import RunFolder, load_model
 
 ARTICLE = """\
@@ -27,15 +27,17 @@ in boiling [[water]]. It was first used in [[China]] as a medicine, and came to 
 """
 
 
-def test_without_a_bundled_model_a_run_is_required(tmp_path: Path) -> None:
+def test_without_a_bundled_model_the_user_must_name_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name a RUN"):
-        run_or_shipped(None, tmp_path)
+        run_or_bundled(None, tmp_path)
 
 
-def test_the_bundled_model_is_the_best_checkpoint_in_bfloat16(run: Path, tmp_path: Path) -> None:
-    home = tmp_path / "shipped"
-    ship(RunFolder(run), home)
-    folder = run_or_shipped(None, home)
+def test_the_bundled_model_has_the_best_weights_of_a_run_in_half_the_bytes(
+    run: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "bundled"
+    bundle(RunFolder(run), home)
+    folder = run_or_bundled(None, home)
     weights = load_file(home / "checkpoints" / "best" / "model.safetensors")
     kinds = {(tensor.ndim > 1, tensor.dtype) for tensor in weights.values()}
     assert kinds == {(True, torch.bfloat16), (False, torch.float32)}
@@ -47,14 +49,14 @@ def test_the_bundled_model_is_the_best_checkpoint_in_bfloat16(run: Path, tmp_pat
     assert folder.read("vocab") == RunFolder(run).read("vocab")
 
 
-def test_results_from_before_rounding_are_marked(run: Path, tmp_path: Path) -> None:
+def test_results_from_before_rounding_say_so(run: Path, tmp_path: Path) -> None:
     RunFolder(run).note_results({"test, last": {"bits_per_byte": 1.0}})
-    ship(RunFolder(run), tmp_path / "shipped")
-    found = run_or_shipped(None, tmp_path / "shipped").results()
+    bundle(RunFolder(run), tmp_path / "bundled")
+    found = run_or_bundled(None, tmp_path / "bundled").results()
     assert found["test, last"] == {"bits_per_byte": 1.0, "weights": UNROUNDED}
     assert found["training"] == RunFolder(run).results()["training"]
-    # The package's own was measured again on test.
-    own = run_or_shipped(None).results()
+    # The bundled one was evaluated on test again, after rounding.
+    own = run_or_bundled(None).results()
     assert own["valid"]["weights"] == UNROUNDED
     assert "weights" not in own["test"]
 
@@ -62,17 +64,19 @@ def test_results_from_before_rounding_are_marked(run: Path, tmp_path: Path) -> N
 def test_generate_and_score_work_without_a_run(
     run: Path, sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "shipped"
-    ship(RunFolder(run), home)
-    monkeypatch.setattr("sparing.cli.generate.run_or_shipped", partial(run_or_shipped, home=home))
-    monkeypatch.setattr("sparing.cli.score.run_or_shipped", partial(run_or_shipped, home=home))
+    home = tmp_path / "bundled"
+    bundle(RunFolder(run), home)
+    monkeypatch.setattr("sparing.cli.generate.run_or_bundled", partial(run_or_bundled, home=home))
+    monkeypatch.setattr("sparing.cli.score.run_or_bundled", partial(run_or_bundled, home=home))
     assert sparing("generate", "--length", "5", "--prompt", "12").out.startswith("12")
     (tmp_path / "lines.txt").write_text("12\n34\n")
     assert len(sparing("score", tmp_path / "lines.txt", "--json").out.splitlines()) == 2
     assert sparing("score", "--text", "12").status == 0
 
 
-def test_score_reads_standard_input(sparing: Sparing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_reads_standard_input_by_its_name(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one line\nanother\n")))
     assert len(sparing("score", "-", "--json").out.splitlines()) == 2
 
@@ -96,7 +100,7 @@ def test_the_bundled_model_continues_a_prompt(sparing: Sparing) -> None:
     assert said.out.startswith(prompt + "mony")
 
 
-def test_the_bundled_model_has_a_default_prompt(sparing: Sparing) -> None:
+def test_without_a_prompt_it_continues_an_opening_of_its_own(sparing: Sparing) -> None:
     said = sparing("generate", "--length", "3", "--json").json()
     assert said["prompt"] == OPENING.decode()
     assert sparing("generate", "--prompt", "", "--length", "3", "--json").json()["prompt"] == ""
@@ -109,6 +113,6 @@ def test_info_without_a_name_describes_the_bundled_model(sparing: Sparing) -> No
     assert said["results"]["test"]["bits_per_byte"] < 1.17
 
 
-def test_the_bundled_model_is_at_most_16_mib() -> None:
+def test_the_bundled_model_is_small_enough_to_bundle() -> None:
     files = [path for path in HOME.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 16 * 2**20
