@@ -74,12 +74,14 @@ def test_generate_and_score_work_without_a_run(
     assert sparing("score", "--text", "12").status == 0
 
 
-def test_score_reads_standard_input(sparing: Sparing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_reads_standard_input_by_its_name(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one line\nanother\n")))
     assert len(sparing("score", "-", "--json").out.splitlines()) == 2
 
 
-def test_a_misspelt_run_is_reported_before_any_text_is_read(sparing: Sparing) -> None:
+def test_a_misspelled_run_is_reported_before_any_text_is_read(sparing: Sparing) -> None:
     said = sparing("score", "no-such-run")
     assert said.status == 2
     assert "no-such-run is neither a run nor a text file" in said.err

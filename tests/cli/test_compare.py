@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Sparing, settings
 
-from sparing.files import locked
+from sparing.files import lock_folder
 from sparing.runs.folder import RunFolder
 from sparing.train.journal import read
 
@@ -122,7 +122,7 @@ def test_a_folder_in_use_by_another_training_stops_the_comparison(
     sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", "small: model.memory=8"
-    with locked(out / "small-seed1"):
+    with lock_folder(out / "small-seed1"):
         said = sparing(*words(corpus, out, small, VARIANTS[0]))
     assert said.status == 2
     assert said.err.splitlines()[-1] == (

@@ -83,7 +83,7 @@ def test_curves_of_one_run_go_into_its_folder(make_run: MakeRun) -> None:
     assert (run / "plots" / "curves.png").read_bytes().startswith(PNG)
 
 
-def test_several_runs_are_drawn_into_the_file_named(make_run: MakeRun, tmp_path: Path) -> None:
+def test_several_runs_go_into_the_given_file(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("a"), make_run("b")]
     out = tmp_path / "both.png"
     result = sparing_plot(*runs, "--out", out, "--svg", "--json")
@@ -103,7 +103,7 @@ def test_focus_draws_attention_and_memory_on_the_valid_split(make_run: MakeRun) 
     assert all(path.read_bytes().startswith(PNG) for path in paths)
 
 
-def test_focus_on_a_text_of_the_users(make_run: MakeRun, tmp_path: Path) -> None:
+def test_focus_on_a_given_text(make_run: MakeRun, tmp_path: Path) -> None:
     out = tmp_path / "mine.png"
     words = ("--what", "focus", "--text", "$5 für 中\n", "--out", out, "--json")
     result = sparing_plot(make_run(), *words)
@@ -123,9 +123,7 @@ def test_context_curves_of_two_runs_share_a_figure(make_run: MakeRun, tmp_path: 
     assert files == [str(runs[0] / "plots" / "context.png")]
 
 
-def test_a_race_needs_the_corpus_of_the_published_results(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_race_needs_a_run_on_enwik8_with_results(make_run: MakeRun, tmp_path: Path) -> None:
     run, out = make_run(), tmp_path / "race.png"
     assert "race is for enwik8 only" in refusal(run, "--what", "race")
     config = json.loads((run / "config.json").read_text())
@@ -233,6 +231,6 @@ def test_spans_need_an_entry_in_the_journal(tmp_path: Path) -> None:
     assert not (run / "plots").exists()
 
 
-def test_a_model_without_spans_is_refused(make_run: MakeRun) -> None:
+def test_a_model_without_spans_has_no_figure_of_them(make_run: MakeRun) -> None:
     assert "no learned spans" in refusal(make_run(), "--what", "spans")
     assert "one run at a time" in refusal(make_run("a"), make_run("b"), "--what", "spans")

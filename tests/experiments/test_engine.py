@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparing.data.vocab import Bytes
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.experiments import engine
 from sparing.experiments.engine import Experiment, ExperimentOptions, Supplement
@@ -43,7 +43,7 @@ class Trainer:
 
     def leave_run(self, run: RunConfig, path: Path) -> None:
         valid = {"kind": "valid", "step": 4, "bits_per_byte": 1.5, "bytes": 9}
-        create(path, run, Bytes(), {}).metrics.write_text(json.dumps(valid) + "\n")
+        create(path, run, ByteVocab(), {}).metrics.write_text(json.dumps(valid) + "\n")
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_the_learning_rate_can_follow_the_length_of_the_segment(tmp_path: Path) 
         folder = tmp_path / str(number)
         folder.mkdir()
         training = toy_training()
-        training.stream = Stream(text(92), StreamConfig(batch=4, segment=6, filled=filled))
+        training.stream = Stream(text(92), StreamConfig(batch=4, segment=6, pad_last=filled))
         fit(training, budget(steps=4, lr_by_length=by_length), PLAIN, callbacks(folder, Shelf()))
         rates = [entry["lr"] for entry in entries(folder, "train")]
         expected = [1e-2 * (length / 6 if by_length else 1) for length in lengths]

@@ -69,5 +69,5 @@ def test_the_age_of_a_process_is_0_where_it_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert process_age_s() > 0
-    monkeypatch.setattr(stopping_module, "age_s", lambda pid: None)
+    monkeypatch.setattr(stopping_module, "seconds_since_start", lambda pid: None)
     assert process_age_s() == 0.0

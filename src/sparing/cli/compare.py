@@ -12,9 +12,9 @@ from sparing.cli.options import (
     Settings,
     Source,
     parse_out_path,
+    print_message,
     print_table,
     report_stop,
-    show_message,
 )
 from sparing.cli.train import apply_settings, load_recipe
 from sparing.errors import UserError
@@ -72,7 +72,7 @@ def compare(
     budget = [] if steps is None else [f"train.steps={steps}"]
     base = apply_settings(load_recipe(name), [*(settings or []), *budget], minutes, corpus)
     train = TrainOptions(device=device, source=source, progress=not quiet)
-    options = ExperimentOptions(seeds=seeds, train=train, message=show_message)
+    options = ExperimentOptions(seeds=seeds, train=train, message=print_message)
     experiment = comparison(base, variants or [], out, options)
     signal, record = experiment.run()
     if signal:

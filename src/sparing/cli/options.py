@@ -60,7 +60,7 @@ def print_table(record: Mapping[str, Any], layout: Layout, *, as_json: bool) -> 
     typer.echo(text)
 
 
-def show_message(line: str) -> None:
+def print_message(line: str) -> None:
     """Print a line to standard error; a closed terminal must not stop the work."""
     with suppress(OSError):
         typer.echo(line, err=True)

@@ -57,7 +57,7 @@ NEEDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlotOptions:
-    """What the pictures need besides the runs."""
+    """Options of the figures."""
 
     axis: XAxis | None
     lines: Sequence[str]
@@ -138,7 +138,7 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
     if len(folders) > 1 and what in ("focus", "spans", "pi"):
         raise UserError(f"--what {what} takes one run at a time, not {len(folders)}")
     if len(folders) > 1 and out is None:
-        raise UserError(f"{len(folders)} runs in one picture need a place for it; add --out FILE")
+        raise UserError(f"for a figure of {len(folders)} runs, add --out FILE")
     return figure_path(out, folders[0].plots, what)
 
 
@@ -177,7 +177,7 @@ def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: 
     # An imported run has no journal.
     journals = read_journals([folder.path]) if folder.metrics.exists() else []
     if journals and options.checkpoint is None and not folder.checkpoints.exists():
-        # A published run comes without weights; its journal knows the spans all the same.
+        # A run published without weights still has the spans in its journal.
         telemetry = last_spans(journals[0])
     else:
         telemetry = load_model(folder, hardware, options.checkpoint).telemetry()

@@ -12,10 +12,10 @@ from sparing.cli.options import (
     Settings,
     Source,
     parse_out_path,
+    print_message,
     print_report,
     print_table,
     report_stop,
-    show_message,
 )
 from sparing.cli.train import apply_settings, default_run_path, load_recipe
 from sparing.errors import UserError
@@ -138,7 +138,7 @@ def board(
     base = apply_settings(base, settings or [], minutes, None)
     train = TrainOptions(device=device, source=source, progress=not quiet)
     options = BoardOptions(
-        seeds=seeds, random_networks=random_networks, train=train, message=show_message
+        seeds=seeds, random_networks=random_networks, train=train, message=print_message
     )
     signal, record = make_board(runs, base, out, options)
     if signal:
