@@ -6,14 +6,14 @@ import pytest
 from tests.cli.conftest import Sparing
 
 
-def test_where_a_token_is_a_byte_both_prices_are_told(sparing: Sparing) -> None:
+def test_where_a_token_is_a_byte_both_costs_are_shown(sparing: Sparing) -> None:
     report = sparing("info", "enwik8_sha_rnn", "--json").json()
     assert {"parameters", "state_bytes"} <= report.keys()
     assert report["flops_per_byte"] == report["flops_per_token"] == pytest.approx(124e6, rel=0.01)
 
 
 @pytest.mark.parametrize("vocab", ["words", "characters", "pieces"])
-def test_where_a_token_is_more_there_is_no_price_of_a_byte(vocab: str, sparing: Sparing) -> None:
+def test_where_a_token_is_longer_no_cost_per_byte_is_shown(vocab: str, sparing: Sparing) -> None:
     report = sparing("info", "quickstart", "--set", f"data.vocab={vocab}", "--json").json()
     assert "flops_per_byte" not in report
     assert report["flops_per_token"] > 0
@@ -30,7 +30,7 @@ def test_a_run_is_priced_too(run: Path, sparing: Sparing) -> None:
     assert report["flops_per_byte"] == report["flops_per_token"] > 0
 
 
-def test_a_run_is_told_of_in_lines_that_fit(run: Path, sparing: Sparing) -> None:
+def test_a_run_is_described_in_lines_that_fit(run: Path, sparing: Sparing) -> None:
     lines = sparing("info", run).out.splitlines()
     # A path stays in one piece.
     assert [line for line in lines if len(line) > 100 and "/" not in line] == []
@@ -41,7 +41,14 @@ def test_a_run_is_told_of_in_lines_that_fit(run: Path, sparing: Sparing) -> None
 
 @pytest.mark.parametrize(
     "setting",
-    ["ngrams=1", "ngram_rows=1000", "head_dim=15", "span_starts=-1", "ngram_dim=0", "shrink=0"],
+    [
+        "ngrams.lengths=1",
+        "ngrams.rows=1000",
+        "ngrams.dim=0",
+        "windowed.head_dim=15",
+        "windowed.span_starts=-1",
+        "shrink=0",
+    ],
 )
 def test_what_no_model_can_be_made_of_is_refused_in_one_line(
     setting: str, sparing: Sparing

@@ -79,7 +79,7 @@ def test_score_reads_standard_input_by_its_name(
     assert len(sparing("score", "-", "--json").out.splitlines()) == 2
 
 
-def test_a_misspelt_run_is_told_before_any_text_is_read(sparing: Sparing) -> None:
+def test_a_misspelled_run_is_refused_before_any_text_is_read(sparing: Sparing) -> None:
     said = sparing("score", "no-such-run")
     assert said.status == 2
     assert "no run and no text in no-such-run" in said.err

@@ -23,10 +23,10 @@ OPTIONS = BoardOptions(seeds=1, chances=0, train=TrainOptions(device="cpu", prog
 
 
 def test_searches_rules_and_chance_stand_side_by_side(tmp_path: Path) -> None:
-    start = "xfxfxfxfxfxf"
+    start = "model.pattern=xfxfxfxfxfxf"
     folders = [
-        searched_run(tmp_path / "a", "xffffffxffff", pattern=start),
-        searched_run(tmp_path / "b", "fxfffiffxfff", pattern=start),
+        searched_run(tmp_path / "a", "xffffffxffff", start),
+        searched_run(tmp_path / "b", "fxfffiffxfff", start),
     ]
     found = entries(folders, COSTS, chances=3)
     names = [entry.name for entry in found]
@@ -43,7 +43,7 @@ def test_searches_rules_and_chance_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_no_rule_is_a_block_short_where_the_depth_is_odd(tmp_path: Path) -> None:
-    folder = searched_run(tmp_path / "run", "ffxffff", pattern="xfxfxff")
+    folder = searched_run(tmp_path / "run", "ffxffff", "model.pattern=xfxfxff")
     found = entries([folder], COSTS, chances=0)
     assert {"baseline", "interleaved", "par", "sandwich"} <= {entry.name for entry in found}
     assert {len(entry.pattern) for entry in found} == {7}
@@ -53,8 +53,8 @@ def test_random_networks_cost_what_the_searched_one_costs_where_it_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search had dense blocks dearer than attention; in the board's shape it is otherwise."""
-    told = {"costs": (1.0, 3.0, 0.0), "budget": 1.5}
-    folder = searched_run(tmp_path / "search", "xffffffx", pattern="xfxfxfxf", **told)
+    priced = ["model.search.costs=1,3,0", "model.search.budget=1.5"]
+    folder = searched_run(tmp_path / "search", "xffffffx", "model.pattern=xfxfxfxf", *priced)
     here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
     monkeypatch.setattr(module, "prices", lambda *_: here)
     monkeypatch.setattr(module, "timed_patterns", lambda _, all, *__: dict.fromkeys(all, 1.0))
@@ -114,7 +114,7 @@ def test_a_folder_of_another_board_is_refused_by_name(
 ) -> None:
     here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
     monkeypatch.setattr(module, "prices", lambda *_: here)
-    folder = searched_run(tmp_path / "search", "xfxf", pattern="xfff")
+    folder = searched_run(tmp_path / "search", "xfxf", "model.pattern=xfff")
     run = derive(folder)
     old = as_stack(run, "ffff") if changed == "pattern" else run
     if changed == "steps":

@@ -18,7 +18,12 @@ from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.errors import UserError
 from sparing.models.api import Output, State
 from sparing.models.sha_rnn import SHARNN
-from sparing.models.stack.config import StackConfig
+from sparing.models.stack.config import (
+    FeedForwardConfig,
+    MTPConfig,
+    StackConfig,
+    WindowedAttentionConfig,
+)
 from sparing.models.stack.model import Stack
 from sparing.train import journal
 from sparing.train.capture import restore, second_pass
@@ -39,14 +44,11 @@ STACK = StackConfig(
     pattern="[l f a]",
     rounds=2,
     dim=8,
-    heads=2,
-    head_dim=4,
-    ff_dim=16,
-    span_limit=64,
-    span_starts=(4.0, 12.0),
-    ramp=4,
-    key_shift=True,
-    mtp=1,
+    feedforward=FeedForwardConfig(dim=16),
+    windowed=WindowedAttentionConfig(
+        heads=2, head_dim=4, span_limit=64, span_starts=(4.0, 12.0), ramp=4, key_shift=True
+    ),
+    mtp=MTPConfig(tokens=1),
 )
 
 
@@ -157,7 +159,8 @@ class Telling(SHARNN):
 def test_a_memory_is_written_on_and_copied_only_where_the_batch_is_split(
     pieces: int, sheets: int
 ) -> None:
-    config = StackConfig(vocab_size=7, pattern="a", dim=8, heads=1, head_dim=8, span_limit=200)
+    windowed = WindowedAttentionConfig(heads=1, head_dim=8, span_limit=200)
+    config = StackConfig(vocab_size=7, pattern="a", dim=8, windowed=windowed)
     run = training(Stack(config))
     memories = []
     for segment in itertools.islice(run.stream.segments(), 3):

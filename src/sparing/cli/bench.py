@@ -13,7 +13,7 @@ from sparing.bench.evaluate import EvaluateOptions, bench_evaluate
 from sparing.bench.generate import GenerateOptions, bench_generate
 from sparing.bench.profile import bench_profile
 from sparing.bench.report import append, check_file, processor, report
-from sparing.bench.size import Purpose, Size, settle, small
+from sparing.bench.size import Purpose, Size, resolve_size, small
 from sparing.bench.span import bench_span
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
@@ -97,7 +97,7 @@ def generate(
     options = GenerateOptions(positions=tuple(positions or POSITIONS), length=length, batch=batch)
     hardware = device.pick(target, "float32")
     folder, run = _find(name)
-    size = "full" if folder else settle(size, hardware.device)
+    size = "full" if folder else resolve_size(size, hardware.device)
     run = with_settings(small(run, "generate") if size == "small" else run, settings or [])
     check_file(out)
     # So narrow a model gains nothing from a second thread, and loses much on a busy machine.
@@ -239,7 +239,7 @@ def _measure(
     """Size a recipe for the machine, do the work, report it."""
     run = recipe(wish.name)
     hardware = device.pick(wish.device, with_settings(run, wish.settings).train.precision)
-    size = settle(wish.size, hardware.device)
+    size = resolve_size(wish.size, hardware.device)
     run = with_settings(small(run, purpose) if size == "small" else run, wish.settings)
     check_file(wish.out)
     with threads(wish.threads):

@@ -47,8 +47,8 @@ APART = {
     "--dynamic": ("--memory", "--cache"),
 }
 """Ways of reading, and what would be lost on them."""
-TWICE = {"--batch": "evaluate.batch", "--segment": "evaluate.segment", "--memory": "model.memory"}
-"""Options that stand for a setting."""
+TWICE = {"--batch": "evaluate.batch", "--segment": "evaluate.segment", "--memory": ".memory"}
+"""Options that stand for the settings whose names end so."""
 ALONE = ("--context", "--memory", "--cache", "--dynamic")
 """Ways of reading that are not dealt out to several processes."""
 
@@ -134,8 +134,9 @@ def _refuse_contradictions(options: Set[str], settings: Sequence[str]) -> None:
         raise UserError(f"{strays[0]} is for one process; run it without torchrun")
     named = {setting.partition("=")[0].strip() for setting in settings}
     for option, setting in TWICE.items():
-        if option in options and setting in named:
-            raise UserError(f"{option} and --set {setting} say the same; leave one of them out")
+        for name in named if option in options else ():
+            if name.endswith(setting):
+                raise UserError(f"{option} and --set {name} say the same; leave one of them out")
 
 
 def _changed(

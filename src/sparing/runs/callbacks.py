@@ -6,7 +6,7 @@ from typing import Any
 from sparing.data.tokens import Tokens, first_bytes
 from sparing.evaluate.loss import carried
 from sparing.models.api import LanguageModel
-from sparing.runs.config import RunConfig
+from sparing.runs.config import RunConfig, complete_identity
 from sparing.runs.folder import RunFolder
 from sparing.train import checkpoint
 from sparing.train.capture import broadcast_checkpoint
@@ -25,7 +25,11 @@ def build_callbacks(
 
     def load(name: str) -> Checkpoint | None:
         there = leading and checkpoint.exists(folder.checkpoints, name)
-        found = checkpoint.load(folder.checkpoints, name, identity) if there else None
+        found = (
+            checkpoint.load(folder.checkpoints, name, identity, complete_identity)
+            if there
+            else None
+        )
         return broadcast_checkpoint(world, found)
 
     def save(name: str, saved: Checkpoint) -> None:

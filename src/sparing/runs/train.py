@@ -83,8 +83,8 @@ def refuse_unfit(run: RunConfig) -> None:
     _refuse_beyond_memory(model)
     if model.apart and run.train.batch < 2 * run.train.micro_batches:
         raise UserError(
-            "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
-            "lower train.micro_batches"
+            "model.search.turn keeps lanes of every piece apart, so pieces need two: raise "
+            "train.batch or lower train.micro_batches"
         )
 
 

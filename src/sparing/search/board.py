@@ -14,7 +14,15 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.loss import carried
 from sparing.models.cost import cost
-from sparing.models.stack.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.patterns import (
+    IDENTITY,
+    cost_of,
+    interleaved,
+    par,
+    random_pattern,
+    sandwich,
+)
 from sparing.models.supernet.config import SupernetConfig
 from sparing.plot.figure import save
 from sparing.plot.pareto import Point, draw_pareto
@@ -33,9 +41,8 @@ from sparing.runs.results import spread
 from sparing.runs.table import NOTHING, markdown
 from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import REGIMES, as_stack, prices, timed_patterns
-from sparing.search.derive import derive, refuse_unless_stack, searched
+from sparing.search.derive import derive, searched, stack_run
 
-ATTENTION, DENSE = "xas", "fb"
 RANDOM = "random, equal cost"
 DRAWS = 50
 """Tries at random networks that do not stand on the board already."""
@@ -76,11 +83,11 @@ def entries(searches: Sequence[RunFolder], costs: Mapping[str, float], chances: 
     for entry in [*named, *_rules(c)]:
         found.setdefault(entry.pattern, entry)
     target, wanted = cost_of(named[0].pattern, costs), len(found) + chances
-    competing = {letter: costs[letter] for letter in c.candidates}
+    competing = {letter: costs[letter] for letter in c.search.candidates}
     for seed in range(DRAWS):
         if len(found) == wanted:
             break
-        drawn = at_random(len(c.letters), competing, target, seed=seed).replace(IDLE, "")
+        drawn = random_pattern(len(c.letters), competing, target, seed=seed).replace(IDENTITY, "")
         number = chances - (wanted - len(found)) + 1
         found.setdefault(drawn, Entry(f"random-{number}", RANDOM, drawn))
     return list(found.values())
@@ -91,7 +98,7 @@ def board(
 ) -> tuple[int, dict[str, Any]]:
     """Train whoever is missing, measure all, write table and picture; a signal that came, or 0."""
     folders = [open_run(path) for path in searches]
-    run = base or derive(folders[0])
+    run = stack_run(base or derive(folders[0]))
     _refuse_unfit(run, options.train)
     hardware = device.pick(options.train.device, run.train.precision)
     # Of the network that is trained here, which the search need not have priced.
@@ -170,13 +177,14 @@ def table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
 
 
 def _refuse_unfit(run: RunConfig, options: TrainOptions) -> None:
-    """Before anything is measured, which takes minutes: a stack, and a text to train on?"""
-    refuse_unless_stack(run)
+    """Before anything is measured, which takes minutes: is there a text to train on?"""
     prepare(run.data, options.source, progress=options.progress)
 
 
 def _letters(searches: Sequence[RunFolder]) -> str:
-    return "".join(sorted({letter for folder in searches for letter in searched(folder).known}))
+    return "".join(
+        sorted({letter for folder in searches for letter in searched(folder).all_letters})
+    )
 
 
 def _notes(standing: Sequence[Entry], chances: int) -> list[str]:
@@ -187,10 +195,10 @@ def _notes(standing: Sequence[Entry], chances: int) -> list[str]:
 
 
 def _rules(c: SupernetConfig) -> list[Entry]:
-    depth, known = len(c.letters), c.known
+    depth, known = len(c.letters), c.all_letters
     found = [Entry("baseline", "baseline", c.letters)]
-    attention = next((letter for letter in ATTENTION if letter in known), None)
-    dense = next((letter for letter in DENSE if letter in known), None)
+    attention = next((letter for letter in c.letters_with("attention") if letter in known), None)
+    dense = next((letter for letter in c.letters_with("dense") if letter in known), None)
     if attention is None or dense is None:
         return found
     found.append(Entry("interleaved", "rule", interleaved(depth, attention, dense)))
@@ -205,7 +213,7 @@ def _rules(c: SupernetConfig) -> list[Entry]:
 
 
 def _times(
-    run: RunConfig, standing: Sequence[Entry], hardware: Hardware
+    run: RunConfig[StackConfig], standing: Sequence[Entry], hardware: Hardware
 ) -> dict[str, dict[str, float]]:
     """Milliseconds of every pattern, regime by regime."""
     patterns = [entry.pattern for entry in standing]
@@ -213,7 +221,7 @@ def _times(
 
 
 def _trainings(
-    run: RunConfig, standing: Sequence[Entry], out: Path, seeds: int
+    run: RunConfig[StackConfig], standing: Sequence[Entry], out: Path, seeds: int
 ) -> dict[Path, RunConfig]:
     """What is to be trained into which folder, seed by seed."""
     return {
@@ -250,7 +258,11 @@ def _trained(run: RunConfig, path: Path, options: TrainOptions, hardware: Hardwa
 
 
 def _row(
-    run: RunConfig, entry: Entry, times: Mapping[str, Mapping[str, float]], out: Path, seeds: int
+    run: RunConfig[StackConfig],
+    entry: Entry,
+    times: Mapping[str, Mapping[str, float]],
+    out: Path,
+    seeds: int,
 ) -> dict[str, Any]:
     read = [open_run(out / f"{entry.name}-seed{seed + 1}").read("results") for seed in range(seeds)]
     valid = [each["best_valid"]["bits_per_byte"] for each in read]
