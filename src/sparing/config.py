@@ -1,6 +1,7 @@
 """Frozen dataclasses as settings: to and from JSON, and `a.b=3` from the command line.
 
-A config is a value: complete when made, never changed, only replaced.
+A config is a value: complete when it is built, and replaced rather than changed. A config that
+refuses its values raises ValueError; here that becomes a UserError that names the setting.
 """
 
 import ast
@@ -10,7 +11,8 @@ import itertools
 import json
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sparing.errors import UserError, unknown_name
@@ -19,12 +21,12 @@ Config = TypeVar("Config")
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """A plain dict that `from_json` turns back into an equal config."""
+    """A plain dict from which `from_json` builds an equal config."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
 def from_json(kind: type[Config], data: Mapping[str, Any], where: str = "") -> Config:
-    """Build a config of `kind`, checking every name and type on the way."""
+    """Build a config of `kind`, checking names and types; missing settings get their defaults."""
     hints = get_type_hints(kind)
     _refuse_unknown(hints, data, where)
     values = {name: coerce(value, hints[name], f"{where}{name}") for name, value in data.items()}
@@ -37,44 +39,60 @@ def from_json(kind: type[Config], data: Mapping[str, Any], where: str = "") -> C
     ]
     if missing:
         raise UserError(f"setting {where}{missing[0]} is missing")
-    return kind(**values)
+    with refusals_named(where):
+        return kind(**values)
 
 
 def with_settings(config: Config, settings: Sequence[str]) -> Config:
-    """Apply `a.b=3` assignments, all at once: only the outcome has to make sense."""
+    """Apply `a.b=3` assignments, all at once: only the result has to be valid."""
     edits: dict[str, str] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path.strip():
             raise UserError(f"cannot read setting {setting!r}; write it as name=value")
         edits[path.strip()] = text.strip()
-    return _edited(config, edits, "")
+    return _edit(config, edits, "")
 
 
-def _edited(config: Config, edits: Mapping[str, str], where: str) -> Config:
+def _edit(config: Config, edits: Mapping[str, str], where: str) -> Config:
     hints = get_type_hints(type(config))
     _refuse_unknown(hints, [path.partition(".")[0] for path in edits], where)
     values: dict[str, Any] = {}
     for name in dict.fromkeys(path.partition(".")[0] for path in edits):
-        current, whole = getattr(config, name), f"{where}{name}"
+        current, path = getattr(config, name), f"{where}{name}"
         inner = {
-            path.partition(".")[2]: text
-            for path, text in edits.items()
-            if path.partition(".")[0] == name
+            edit.partition(".")[2]: text
+            for edit, text in edits.items()
+            if edit.partition(".")[0] == name
         }
         if dataclasses.is_dataclass(current) and not isinstance(current, type):
             if "" in inner:
-                raise UserError(f"{whole} is a group of settings; name one of its fields")
-            values[name] = _edited(current, inner, f"{whole}.")
+                raise UserError(f"{path} is a group of settings; name one of its fields")
+            values[name] = _edit(current, inner, f"{path}.")
         elif set(inner) != {""}:
-            raise UserError(f"setting {whole} has no fields")
+            raise UserError(f"setting {path} has no fields")
         else:
-            values[name] = coerce(_understood(inner[""], hints[name]), hints[name], whole)
-    return dataclasses.replace(config, **values)  # type: ignore[type-var]  # a dataclass
+            values[name] = coerce(_parse(inner[""], hints[name]), hints[name], path)
+    with refusals_named(where):
+        return dataclasses.replace(config, **values)  # type: ignore[type-var]  # a dataclass
+
+
+@contextmanager
+def refusals_named(where: str) -> Iterator[None]:
+    """Turn the ValueError of a config that refuses its values into a UserError that names it."""
+    try:
+        yield
+    except ValueError as problem:
+        group = where.rstrip(".")
+        named = not group or f"{group}." in str(problem)
+        raise UserError(f"bad setting: {'' if named else f'{group}: '}{problem}") from None
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:
     """`value` as the annotated type, or a UserError that names the setting."""
+    if isinstance(hint, TypeVar):
+        # The part in which a generic config differs; `from_json` gets it complete.
+        return value
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _coerce_union(value, arguments, where)
@@ -94,8 +112,6 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
 
 
 def _coerce_scalar(value: Any, hint: Any, where: str) -> Any:
-    if hint is Any:
-        return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
@@ -130,13 +146,13 @@ def _coerce_tuple(value: Any, arguments: tuple[Any, ...], where: str) -> tuple[A
     return tuple(coerce(item, kind, where) for item, kind in zip(items, arguments, strict=True))
 
 
-def _understood(text: str, hint: Any) -> Any:
-    """`text` as a value for `coerce`; where words are wanted they stay as they were typed."""
+def _parse(text: str, hint: Any) -> Any:
+    """`text` as a value for `coerce`; where the setting is text, it stays as it was typed."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         others = [argument for argument in arguments if argument is not type(None)]
         if len(others) == 1 and text.lower() not in ("none", "null"):
-            return _understood(text, others[0])
+            return _parse(text, others[0])
     if hint is str or (origin is Literal and all(isinstance(word, str) for word in arguments)):
         return text
     if origin is tuple and arguments == (str, ...):
@@ -189,7 +205,7 @@ def described(config: Any, where: str = "") -> list[tuple[str, Any, str]]:
 
 
 def _field_notes(kind: type) -> dict[str, str]:
-    """Docstrings under fields, inherited ones too; Python does not keep them, the source does."""
+    """The docstrings under fields, read from the source; inherited ones too."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     base = kind.__base__
@@ -206,7 +222,7 @@ def _field_notes(kind: type) -> dict[str, str]:
 
 def differences(old: Any, new: Any) -> list[str]:
     """The settings in which two configs of one kind differ, as `path: old -> new`."""
-    left, right = _flat(to_json(old)), _flat(to_json(new))
+    left, right = flatten(to_json(old)), flatten(to_json(new))
     return [
         f"{key}: {json.dumps(left.get(key))} -> {json.dumps(right.get(key))}"
         for key in sorted(left.keys() | right.keys())
@@ -214,11 +230,12 @@ def differences(old: Any, new: Any) -> list[str]:
     ]
 
 
-def _flat(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def flatten(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The values of nested groups by their paths, such as `a.b`."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{where}{key}.")
+            flat |= flatten(value, f"{where}{key}.")
         else:
             flat[f"{where}{key}"] = value
     return flat

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sparing.bench.size import DIM, settle, small
+from sparing.bench.size import DIM, resolve_size, small
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import with_settings
@@ -9,10 +9,10 @@ from sparing.runs.recipes import RECIPES, recipe
 
 
 def test_auto_is_small_on_a_cpu_and_full_on_a_gpu() -> None:
-    assert settle("auto", torch.device("cpu")) == "small"
-    assert settle("auto", torch.device("cuda")) == "full"
-    assert settle("full", torch.device("cpu")) == "full"
-    assert settle("small", torch.device("cuda")) == "small"
+    assert resolve_size("auto", torch.device("cpu")) == "small"
+    assert resolve_size("auto", torch.device("cuda")) == "full"
+    assert resolve_size("full", torch.device("cpu")) == "full"
+    assert resolve_size("small", torch.device("cuda")) == "small"
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if recipe(name).family == "sha_rnn"])
@@ -48,7 +48,7 @@ def test_every_recipe_becomes_small(name: str) -> None:
         assert run == recipe(name) or run.train.batch * run.train.segment <= 8 * 128
 
 
-def test_a_stack_keeps_two_branches_of_every_kind() -> None:
+def test_a_stack_keeps_two_blocks_of_every_kind() -> None:
     patterns = {
         name: small(recipe(name), "train").model.pattern
         for name in ("enwik8_20min", "enwik8_20min_sha", "enwik8_sandwich", "toy_par_search")

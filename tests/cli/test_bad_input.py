@@ -24,9 +24,9 @@ def refused(said: Said, *words: str) -> None:
         (["train", "quickstart", "--set", "train.steps=many"], ["train.steps", "whole number"]),
         (["train", "quickstart", "--set", "train.steps=-3"], ["train.steps"]),
         (["train", "quickstart", "--set", "model.dim=100"], ["boom_dim"]),
-        (["info", "enwik8_sha_layout", "--set", "model.boom_dim=-256"], ["boom_dim", "multiple"]),
+        (["info", "enwik8_sha_layout", "--set", "model.boom.dim=-256"], ["boom_dim", "multiple"]),
         (["info", "nope"], ["no such run", "quickstart"]),
-        (["info", "enwik8_sha_layout", "--set", "model.boom_dim=0"], ["boom_dim", "multiple"]),
+        (["info", "enwik8_sha_layout", "--set", "model.boom.dim=0"], ["boom_dim", "multiple"]),
         (["train", "quickstart", "--set", "model.attention_at=7"], ["attention_at"]),
         (["train", "quickstart", "--set", "optim.lr=-1"], ["lr"]),
         (["train", "quickstart", "--set", "data.vocab=runes"], ["data.vocab"]),
@@ -82,8 +82,12 @@ def test_the_error_says_what_is_wrong(
     [
         ("quickstart", "depth=10000000", ["depth must be at most 1,000"]),
         ("wikitext2_awd_lstm", "depth=10000000", ["depth must be at most 1,000"]),
-        ("enwik8_20min", "heads=10000000", ["heads must be at most 1,000"]),
-        ("enwik8_20min", "mtp=10000000", ["mtp must be at most 1,000"]),
+        (
+            "enwik8_20min",
+            "windowed.heads=10000000",
+            ["model.windowed: heads", "at most 1,000"],
+        ),
+        ("enwik8_20min", "mtp.tokens=10000000", ["tokens must be at most 1,000"]),
         ("enwik8_20min", "pattern=[gaf] rounds=10000000", ["rounds must be at most 1,000"]),
         (
             "quickstart",

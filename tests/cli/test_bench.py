@@ -93,7 +93,14 @@ def test_cost_reports_blocks_and_the_error_of_their_sum(
 
     monkeypatch.setattr(cost, "TURNS", 1)
     monkeypatch.setattr(cost, "LAPS", 1)
-    small = ["--set", "model.dim=8", "--set", "model.boom_dim=8", "--set", "model.head_dim=4"]
+    small = [
+        "--set",
+        "model.dim=8",
+        "--set",
+        "model.boom.dim=8",
+        "--set",
+        "model.relative.head_dim=4",
+    ]
     report = sparing("bench", "cost", *small, *FEW[:-2], "--stacks", "3", "--json").json()
     assert set(report["regimes"]) == {"train", "prefill", "decode"}
     assert set(report["regimes"]["decode"]["blocks_ms"]) == set("lsaxgbfi")

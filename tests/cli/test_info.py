@@ -41,7 +41,14 @@ def test_the_report_of_a_run_fits_the_line_width(run: Path, sparing: Sparing) ->
 
 @pytest.mark.parametrize(
     "setting",
-    ["ngrams=1", "ngram_rows=1000", "head_dim=15", "span_starts=-1", "ngram_dim=0", "shrink=0"],
+    [
+        "ngrams.lengths=1",
+        "ngrams.rows=1000",
+        "ngrams.dim=0",
+        "windowed.head_dim=15",
+        "windowed.span_starts=-1",
+        "shrink=0",
+    ],
 )
 def test_impossible_model_settings_are_refused_in_one_line(setting: str, sparing: Sparing) -> None:
     said = sparing("info", "enwik8_20min_span", "--set", f"model.{setting}")

@@ -11,11 +11,12 @@ from sparing.search import cost
 from sparing.train.journal import read
 
 SMALL = [
-    "model.dim=8", "model.head_dim=4", "model.ff_dim=8", "model.memory=8",
+    "model.dim=8", "model.relative.head_dim=4", "model.relative.memory=8",
+    "model.windowed.head_dim=4", "model.single_head.memory=8", "model.feedforward.dim=8",
     "train.batch=4", "train.segment=8", "train.log_every=2", "train.steps=8",
     "evaluate.batch=8", "evaluate.segment=32", "train.evaluate_bytes=none",
 ]  # fmt: skip
-SEARCH = [*SMALL, "model.boom_dim=8", "model.candidates=xfi"]
+SEARCH = [*SMALL, "model.boom.dim=8", "model.search.candidates=xfi"]
 
 
 def words(*settings: str) -> list[str]:
@@ -75,18 +76,19 @@ def test_times_are_measured_for_a_budget_in_time(
     assert set(table["regimes"]) == {"train", "prefill", "decode"}
     config = json.loads((tmp_path / "timed" / "config.json").read_text())
     assert config["train"]["seed"] == 5
-    assert len(config["model"]["costs"]) == 3
+    assert len(config["model"]["search"]["costs"]) == 3
 
 
 def test_a_search_is_resumed_with_its_own_prices(
     sparing: Sparing, searched: Path, tmp_path: Path
 ) -> None:
-    before = json.loads((searched / "config.json").read_text())["model"]["costs"]
+    before = json.loads((searched / "config.json").read_text())["model"]["search"]["costs"]
     said = sparing(
         "search", "--resume", "--out", searched, "--quiet", "--json", *words("train.steps=12")
     )
     assert said.status == 0, said.err
-    assert json.loads((searched / "config.json").read_text())["model"]["costs"] == before
+    after = json.loads((searched / "config.json").read_text())["model"]["search"]["costs"]
+    assert after == before
     assert [e["step"] for e in read(searched / "metrics.jsonl") if e["kind"] == "train"][-1] == 12
     said = sparing("search", "--resume", "--out", searched, *words("train.micro_batches=2"))
     assert said.status == 2
@@ -154,7 +156,7 @@ def test_the_wide_set_of_candidates_works_end_to_end(
     out = tmp_path / "wide"
     said = sparing(
         "search", "toy_par_search", "--data", corpus, "--out", out, "--quiet", "--json",
-        *words(*wide, "model.sampling=single-path", "model.hold=3"),
+        *words(*wide, "model.search.sampling=single-path", "model.search.hold=3"),
     )  # fmt: skip
     assert said.status == 0, said.err
     assert set(said.json()["pattern"]) <= set("lsaxgbf")

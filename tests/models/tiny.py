@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from sparing.config import with_settings
 from sparing.models import FAMILIES
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
@@ -79,26 +80,30 @@ _MLSTM = {
     "dropout_hidden": 0.0,
 }
 
-_STACK = {
-    "vocab_size": VOCAB,
-    "dim": 8,
-    "heads": 2,
-    "head_dim": 4,
-    "ff_dim": 16,
-    "memory": 64,
-    "span_limit": 64,
-    "span_starts": (3.5, 20.25),
-    "span_penalty": 1e-3,
-    "ramp": 4,
-}
+_STACK = [
+    "dim=8",
+    "windowed.heads=2",
+    "windowed.head_dim=4",
+    "windowed.span_limit=64",
+    "windowed.span_starts=3.5,20.25",
+    "windowed.span_penalty=1e-3",
+    "windowed.ramp=4",
+    "relative.heads=2",
+    "relative.head_dim=4",
+    "relative.memory=64",
+    "single_head.memory=64",
+    "feedforward.dim=16",
+]
 
 
-def _stack(pattern: str, **settings: Any) -> tuple[str, StackConfig]:
-    return "stack", StackConfig(pattern=pattern, **(_STACK | settings))
+def _stack(pattern: str, *settings: str) -> tuple[str, StackConfig]:
+    config = StackConfig(vocab_size=VOCAB)
+    return "stack", with_settings(config, [f"pattern={pattern}", *_STACK, *settings])
 
 
-def _supernet(pattern: str, **settings: Any) -> tuple[str, SupernetConfig]:
-    return "supernet", SupernetConfig(pattern=pattern, **(_STACK | settings))
+def _supernet(pattern: str, *settings: str) -> tuple[str, SupernetConfig]:
+    config = SupernetConfig(vocab_size=VOCAB)
+    return "supernet", with_settings(config, [f"pattern={pattern}", *_STACK, *settings])
 
 
 CONFIGS: dict[str, tuple[str, Any]] = {
@@ -145,23 +150,42 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "all-attention masked": _span(persistent=6, start="masked"),
     "stack": _stack("a f a f"),
     "stack dense": _stack("ff"),
-    "stack n-grams": _stack("fa", ngrams=(2, 4), ngram_rows=64, ngram_dim=3),
+    "stack n-grams": _stack("fa", "ngrams.lengths=2,4", "ngrams.rows=64", "ngrams.dim=3"),
     "stack with mtp": _stack(
-        "a f", gated=True, key_shift=True, rotary_fraction=0.5, activation="swiglu", mtp=2
+        "a f",
+        "windowed.gated=true",
+        "windowed.key_shift=true",
+        "windowed.rotary_fraction=0.5",
+        "feedforward.activation=swiglu",
+        "mtp.tokens=2",
     ),
     "stack in rounds": _stack(
-        "a [f a l] f", rounds=3, ngrams=(2,), ngram_rows=16, ngram_dim=3, key_shift=True
+        "a [f a l] f",
+        "rounds=3",
+        "ngrams.lengths=2",
+        "ngrams.rows=16",
+        "ngrams.dim=3",
+        "windowed.key_shift=true",
     ),
-    "stack gelu": _stack("aif", activation="gelu"),
+    "stack gelu": _stack("aif", "feedforward.activation=gelu"),
     "stack of Transformer-XL": _stack("xfxf"),
-    "stack of SHA-RNN": _stack("lb lsb lb", tied=True),
-    "stack of scans": _stack("gfgif", cutoffs=(3, 7), shrink=2, tied=True),
+    "stack of SHA-RNN": _stack("lb lsb lb", "tied=true"),
+    "stack of scans": _stack("gfgif", "cutoffs=3,7", "shrink=2", "tied=true"),
     "supernet": _supernet("xfxf"),
     "supernet of PAR": _supernet(
-        "xfx", cutoffs=(3, 7), shrink=2, costs=(3.0, 1.0, 0.0), budget=0.6, pricing="hinge"
+        "xfx",
+        "cutoffs=3,7",
+        "shrink=2",
+        "search.costs=3,1,0",
+        "search.budget=0.6",
+        "search.pricing=hinge",
     ),
     "supernet wide": _supernet(
-        "xfx", candidates="lsaxgbfi", embedding_skip=False, tied=True, key_shift=True
+        "xfx",
+        "search.candidates=lsaxgbfi",
+        "embedding_skip=false",
+        "tied=true",
+        "windowed.key_shift=true",
     ),
     "transformer_xl": _xl(),
     "transformer_xl cached": _xl(cache="kv"),

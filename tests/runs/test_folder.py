@@ -1,6 +1,5 @@
 """A run folder reports damage in one line, and remembers the text it was trained on."""
 
-import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sparing.config import described
 from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.errors import UserError
 from sparing.models import FAMILIES
@@ -172,7 +172,7 @@ def test_results_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_wrong_number_is_refused_before_the_model_is_built(family: str) -> None:
     run = next(made for made in map(recipe, RECIPES) if made.family == family)
-    for field in dataclasses.fields(run.model):
+    for path, _, _ in described(run.model, "model."):
         for wrong in ("-1", "0", "0.5", "nan", "inf", "[-1]"):
             with suppress(UserError):
-                build_model(with_settings(run, [f"model.{field.name}={wrong}"]), "meta")
+                build_model(with_settings(run, [f"{path}={wrong}"]), "meta")

@@ -13,8 +13,9 @@ from tests.train.toy import CPU, Shelf, callbacks
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
-from sparing.models.stack.patterns import likeliest
-from sparing.models.supernet.config import SupernetConfig
+from sparing.models.stack.config import FeedForwardConfig, RelativeAttentionConfig
+from sparing.models.stack.patterns import likeliest_pattern
+from sparing.models.supernet.config import SearchConfig, SupernetConfig
 from sparing.models.supernet.model import Supernet
 from sparing.train.config import TrainConfig
 from sparing.train.distributed.world import SegmentLoss
@@ -47,16 +48,10 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
         vocab_size=VOCAB,
         pattern=NEEDED,
         dim=32,
-        heads=2,
-        head_dim=16,
-        ff_dim=8,
-        memory=16,
+        relative=RelativeAttentionConfig(heads=2, head_dim=16, memory=16),
+        feedforward=FeedForwardConfig(dim=8),
         embedding_skip=False,
-        tau_end=0.3,
-        warmup=0.3,
-        costs=(5.0, 1.0, 0.0),
-        budget=1.3,
-        price=0.05,
+        search=SearchConfig(tau_end=0.3, warmup=0.3, costs=(5.0, 1.0, 0.0), budget=1.3, price=0.05),
     )
     model = Supernet(config)
     run = Training(
@@ -73,4 +68,5 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
     )
     schedule = ScheduleConfig(shape="linear", warmup=20, hold=0.6)
     fit(run, budget, schedule, callbacks(folder, Shelf()))
-    return likeliest(model.chances(), config.price_list, config.ceiling)
+    costs = config.search.costs_by_letter
+    return likeliest_pattern(model.log_probs(), costs, config.cost_limit)

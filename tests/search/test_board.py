@@ -33,8 +33,8 @@ def board_options(seeds: int = 1, random_networks: int = 0) -> BoardOptions:
 def test_a_board_has_searched_networks_rules_and_random_networks(tmp_path: Path) -> None:
     start = "xfxfxfxfxfxf"
     folders = [
-        searched_run(tmp_path / "a", "xffffffxffff", pattern=start),
-        searched_run(tmp_path / "b", "fxfffiffxfff", pattern=start),
+        searched_run(tmp_path / "a", "xffffffxffff", start),
+        searched_run(tmp_path / "b", "fxfffiffxfff", start),
     ]
     found = list_networks(folders, COSTS, 3)
     names = [network.name for network in found]
@@ -122,7 +122,7 @@ def test_a_folder_of_another_board_is_refused_by_name(
 ) -> None:
     here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
     monkeypatch.setattr(module, "prices", lambda *_: here)
-    folder = searched_run(tmp_path / "search", "xfxf", pattern="xfff")
+    folder = searched_run(tmp_path / "search", "xfxf", "model.pattern=xfff")
     run = derive(folder)
     old = as_stack(run, "ffff") if changed == "pattern" else run
     if changed == "steps":

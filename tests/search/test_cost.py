@@ -17,8 +17,8 @@ from sparing.search import cost
 from sparing.search.cost import (
     additivity,
     as_stack,
-    fitted,
-    measured,
+    cost_table,
+    fit_costs,
     prices,
     sample,
     timed_patterns,
@@ -40,7 +40,7 @@ def test_parameters_and_flops_are_those_of_the_network() -> None:
     for pattern in ("xf", "ffx", "i"):
         model = build_model(as_stack(run, pattern))
         assert isinstance(model, Stack)
-        # The embedding_skip has two numbers for every block, an identity too.
+        # The embedding skip has two numbers for every block, an identity too.
         numbers = sum(p.numel() for p in model.parameters()) - 2 * (len(pattern) - 1)
         assert prices(run, "xfi", CPU, "parameters").of(pattern) == numbers
         flops = prices(run, "xfi", CPU, "flops").of(pattern)
@@ -69,7 +69,7 @@ def test_times_are_measured_in_three_regimes_and_kept(
     assert prices(run, "xfi", CPU, "time").fixed == 1234.5
     # Regimes differ, and so does another shape.
     assert prices(run, "xfi", CPU, "time", "decode").fixed == pytest.approx(2 * 8)
-    other = measured(small_search(dim=16), "xfi", CPU)["regimes"]["train"]
+    other = cost_table(small_search("model.dim=16"), "xfi", CPU)["regimes"]["train"]
     assert other["fixed_ms"] == pytest.approx(7 * 16)
     # And so may another optimizer, whatever its name, or another version of this package.
     faster = replace(run, optim=replace(run.optim, lr=0.5))
@@ -83,21 +83,21 @@ def test_costs_that_add_up_are_found_exactly() -> None:
     patterns = sample("filx", 6)
     assert all(len(pattern) == 6 for pattern in patterns)
     times = {pattern: 2.0 + sum(true[letter] for letter in pattern) for pattern in patterns}
-    fixed, each = fitted(times, "flx")
+    fixed, each = fit_costs(times, "flx")
     assert fixed == pytest.approx(2)
     assert each == pytest.approx({"f": 1.25, "l": 0.5, "x": 3.0})
 
 
 def test_no_block_costs_less_than_nothing() -> None:
     times = {"xf": 3.0, "ff": 1.9, "xx": 4.1, "if": 2.0, "ix": 3.0, "ii": 2.0}
-    _, each = fitted(times, "fx")
+    _, each = fit_costs(times, "fx")
     assert each["f"] == 0
     assert each["x"] == pytest.approx(1.05, abs=0.1)
 
 
 def test_where_the_rest_would_cost_less_than_nothing_blocks_are_fitted_without_it() -> None:
     times = {"xf": 3.9, "ff": 1.6, "xx": 6.2, "xxff": 8.2, "ffff": 4.2}
-    fixed, each = fitted(times, "fx")
+    fixed, each = fit_costs(times, "fx")
     assert fixed == 0
     shares = [sum(each[x] for x in pattern) / time for pattern, time in times.items()]
     # Least squares without a constant: what is left over is at right angles to every column.
@@ -108,13 +108,13 @@ def test_where_the_rest_would_cost_less_than_nothing_blocks_are_fitted_without_i
 
 
 def test_every_kind_of_block_can_be_timed_in_every_regime() -> None:
-    run = small_search(candidates="lsaxgbfi")
+    run = small_search("model.search.candidates=lsaxgbfi")
     for regime in cost.REGIMES:
         found = timed_patterns(run, ["lsaxgbfi"], CPU, regime)
         assert found["lsaxgbfi"] > 0
 
 
-def test_additivity_foretells_stacks_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_additivity_predicts_stacks_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def times(run: object, patterns: list[str], hardware: object) -> dict[str, float]:
         """Costs that add up, but for one stack that takes twice as long."""
         each = {p: 1.0 + 3.0 * p.count("x") + 2.0 * p.count("f") for p in patterns}
@@ -127,7 +127,7 @@ def test_additivity_foretells_stacks_from_others(monkeypatch: pytest.MonkeyPatch
     assert [row["pattern"] for row in found["stacks"]] == fresh
     assert found["worst_error"] == pytest.approx(0.5)
     assert found["mean_error"] == pytest.approx(0.5 / len(fresh))
-    with pytest.raises(UserError, match="no stacks left"):
+    with pytest.raises(UserError, match="no stacks are left"):
         additivity(small_search(), "xfi", known, CPU)
 
 
@@ -137,6 +137,7 @@ def test_measured_times_add_up_on_other_stacks_than_they_were_found_on(
 ) -> None:
     monkeypatch.setattr(cost, "TURNS", 6)
     monkeypatch.setattr(cost, "LAPS", 3)
-    run = small_search(dim=64, head_dim=32, ff_dim=256)
+    wide = ["model.dim=64", "model.relative.head_dim=32", "model.feedforward.dim=256"]
+    run = small_search(*wide)
     found = additivity(run, "xfi", ["xfxf", "xxff", "ffff", "xfff"], CPU)
     assert found["mean_error"] < 0.15

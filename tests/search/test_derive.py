@@ -13,22 +13,22 @@ from sparing.errors import UserError
 from sparing.runs.config import from_json, to_json, with_settings
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.recipes import recipe
-from sparing.search.derive import derive, derive_pattern, share_of_budget
+from sparing.search.derive import derive, derive_pattern, share_of_baseline
 from sparing.search.run import conclude
 
 
-def tell(folder: RunFolder, *favourites: str) -> None:
-    """A journal of preferences, even where no favourite is named."""
+def write_journal(folder: RunFolder, *choices: str) -> None:
+    """A journal of preferences, equal ones where no pattern is named."""
     lines = []
-    for step, pattern in enumerate(favourites):
+    for step, pattern in enumerate(choices):
         pairs = [(slot, letter) for slot in range(4) for letter in "xfi"]
         pi = {f"pi.{n}.{x}": 0.8 if x == pattern[n : n + 1] else 0.1 for n, x in pairs}
         lines.append(json.dumps({"kind": "train", "step": step, **pi}) + "\n")
     folder.metrics.write_text("".join(lines))
-    folder.note_results({"training": {"steps": len(favourites)}})
+    folder.note_results({"training": {"steps": len(choices)}})
 
 
-def test_the_favourites_become_a_pattern_without_identities(tmp_path: Path) -> None:
+def test_the_choices_become_a_pattern_without_identities(tmp_path: Path) -> None:
     folder = searched_run(tmp_path / "run", "xifi")
     assert derive_pattern(folder) == "xf"
     run = derive(folder)
@@ -37,13 +37,13 @@ def test_the_favourites_become_a_pattern_without_identities(tmp_path: Path) -> N
     assert from_json(to_json(run)) == run
 
 
-def test_a_budget_is_kept_even_where_the_favourites_exceed_it(tmp_path: Path) -> None:
-    costs = {"costs": (3.0, 1.0, 0.0), "budget": 0.5}
-    # Four attention blocks would cost 12; the ceiling is half of 3 + 1 + 3 + 1.
-    folder = searched_run(tmp_path / "run", "xxxx", **costs)
+def test_a_budget_is_kept_even_where_the_choices_exceed_it(tmp_path: Path) -> None:
+    costs = ["model.search.costs=3,1,0", "model.search.budget=0.5"]
+    # Four attention blocks would cost 12; the limit is half of 3 + 1 + 3 + 1.
+    folder = searched_run(tmp_path / "run", "xxxx", *costs)
     pattern = derive_pattern(folder)
     assert len(pattern) < 4
-    assert share_of_budget(folder.config().model, pattern) <= 0.5
+    assert share_of_baseline(folder.config().model, pattern) <= 0.5
 
 
 def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
@@ -54,12 +54,12 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no stack"):
         derive(folder, recipe("quickstart"))
     into = with_settings(recipe("wikitext2_par"), ["model.pattern=[xf]", "model.rounds=2"])
-    with pytest.raises(UserError, match=r"2 rounds .* set model\.rounds=1"):
+    with pytest.raises(UserError, match=r"2 times .* set model\.rounds=1"):
         derive(folder, into)
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "complaint"),
     [
         (lambda text: text[: len(text) // 2], "ends at step 1, the search at 4"),
         (
@@ -73,34 +73,34 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
         (lambda text: text.replace("pi.3", "note.3"), "of another search"),
     ],
 )
-def test_a_damaged_journal_tells_nothing(
-    tmp_path: Path, damage: Callable[[str], str], told: str
+def test_a_damaged_journal_is_refused(
+    tmp_path: Path, damage: Callable[[str], str], complaint: str
 ) -> None:
     folder = searched_run(tmp_path / "run", "xffi")
     shutil.rmtree(folder.checkpoints)
-    tell(folder, "xffi", "fxfi", "fxfi", "fxfi")
+    write_journal(folder, "xffi", "fxfi", "fxfi", "fxfi")
     folder.metrics.write_text(damage(folder.metrics.read_text()))
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=complaint):
         derive(folder)
 
 
 @pytest.mark.parametrize("results", [{}, {"training": None}, {"training": {"steps": "4"}}])
-def test_without_its_end_a_journal_tells_nothing(tmp_path: Path, results: object) -> None:
+def test_a_journal_without_its_end_is_refused(tmp_path: Path, results: object) -> None:
     folder = searched_run(tmp_path / "run", "xffi")
     shutil.rmtree(folder.checkpoints)
-    tell(folder, "fxfi")
+    write_journal(folder, "fxfi")
     folder.write("results", results)
-    with pytest.raises(UserError, match="not come to its end"):
+    with pytest.raises(UserError, match="not finished"):
         derive(folder)
     (folder.path / "results.json").unlink()
-    with pytest.raises(UserError, match="not come to its end"):
+    with pytest.raises(UserError, match="not finished"):
         derive(folder)
 
 
 def test_weights_that_were_asked_for_are_not_replaced_by_the_journal(tmp_path: Path) -> None:
     folder = searched_run(tmp_path / "run", "xffi")
     shutil.rmtree(folder.checkpoints)
-    tell(folder, "fxfi")
+    write_journal(folder, "fxfi")
     with pytest.raises(UserError, match="no checkpoint"):
         derive(folder, name="best")
 
@@ -110,25 +110,25 @@ def test_an_older_checkpoint_can_be_asked_for(tmp_path: Path) -> None:
     assert derive(folder, name="best").model.pattern == "ffff"
 
 
-def test_what_is_left_of_a_budget_is_spent(tmp_path: Path) -> None:
-    costs = {"costs": (3.0, 1.0, 0.0), "budget": 0.75}
-    # The favourites cost 3 of the 6 that are allowed: dense blocks fill the idle slots.
-    folder = searched_run(tmp_path / "run", "ixii", **costs)
+def test_the_rest_of_a_budget_is_spent(tmp_path: Path) -> None:
+    costs = ["model.search.costs=3,1,0", "model.search.budget=0.75"]
+    # The choices cost 3 of the 6 that are allowed: dense blocks replace identities.
+    folder = searched_run(tmp_path / "run", "ixii", *costs)
     assert derive_pattern(folder) == "fxff"
     free = searched_run(tmp_path / "free", "ixii")
     assert derive_pattern(free) == "x"
 
 
-def test_a_folder_without_its_weights_still_tells_what_was_found(tmp_path: Path) -> None:
+def test_without_weights_the_pattern_is_read_from_the_journal(tmp_path: Path) -> None:
     folder = searched_run(tmp_path / "run", "xffi")
     shutil.rmtree(folder.checkpoints)
     with pytest.raises(UserError, match="no checkpoint"):
         derive_pattern(folder)
     folder.checkpoints.mkdir()
-    tell(folder, "xxxx", "fxfi")
+    write_journal(folder, "xxxx", "fxfi")
     assert derive(folder).model.pattern == "fxf"
-    tell(folder, "fxfi", "")
-    with pytest.raises(UserError, match="before any preference was learnt"):
+    write_journal(folder, "fxfi", "")
+    with pytest.raises(UserError, match="before any preference was learned"):
         derive(folder)
 
 
@@ -137,10 +137,10 @@ def test_identities_alone_are_no_network(tmp_path: Path) -> None:
         derive(searched_run(tmp_path / "run", "iiii"))
 
 
-def test_a_search_that_learnt_no_preference_is_told_and_has_a_log(tmp_path: Path) -> None:
+def test_a_search_that_learned_no_preference_is_refused_and_has_a_log(tmp_path: Path) -> None:
     folder = searched_run(tmp_path / "run", "")
     folder.metrics.write_text("")
-    with pytest.raises(UserError, match="before any preference was learnt"):
+    with pytest.raises(UserError, match="before any preference was learned"):
         conclude(folder)
     assert (folder.path / "search.log").exists()
     assert not (folder.path / "recipe.json").exists()

@@ -15,7 +15,8 @@ from sparing.errors import UserError
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.search import run as searches
-from sparing.search.run import Budget, lines, priced, search, write_log
+from sparing.search.derive import supernet_run
+from sparing.search.run import Budget, add_budget, lines, search, write_log
 
 TRAIN = {
     "kind": "train", "step": 100, "epoch": 0.5, "nats_per_token": 2.0, "tau": 0.5, "entropy": 0.7,
@@ -28,11 +29,11 @@ VALID = {
 EVENT = {"kind": "event", "step": 101, "what": "loss is not finite; step skipped"}
 
 
-def test_it_tells_settings_losses_and_preferences(tmp_path: Path) -> None:
+def test_it_lists_settings_losses_and_preferences(tmp_path: Path) -> None:
     folder = searched_run(tmp_path / "run", "xfxf")
     folder.metrics.write_text("".join(json.dumps(e) + "\n" for e in (TRAIN, VALID, EVENT)))
     said = list(lines(folder))
-    assert "model.candidates = xfi" in said
+    assert "model.search.candidates = xfi" in said
     assert "step 100  epoch 0.50  loss 2.0000  perplexity 7.39  tau 0.500" in "\n".join(said)
     assert "    Transformer-XL attention  0.75 0.12" in said
     assert "4.48 per token  2.1640 bits per byte" in said[-2]
@@ -58,23 +59,24 @@ def test_it_finds_it_with_at_least_four_seeds_of_five(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_priced_in_the_currency_asked_for() -> None:
-    run = priced(small_search(), Budget(share=0.9, currency="parameters"), CPU)
-    c = run.model
-    assert c.budget == 0.9
-    assert c.costs[2] == 0
-    assert min(c.costs[:2]) > 100
-    assert c.ceiling == pytest.approx(0.9 * (c.fixed_cost + 2 * sum(c.costs)) - c.fixed_cost)
+    run = add_budget(small_search(), Budget(share=0.9, currency="parameters"), CPU)
+    s = run.model.search
+    assert s.budget == 0.9
+    assert s.costs[2] == 0
+    assert min(s.costs[:2]) > 100
+    limit = 0.9 * (s.fixed_cost + 2 * sum(s.costs)) - s.fixed_cost
+    assert run.model.cost_limit == pytest.approx(limit)
 
 
 def test_a_budget_below_everything_but_the_blocks_is_refused_with_the_prices() -> None:
     with pytest.raises(UserError, match="before any block") as said:
-        priced(small_search(), Budget(share=0.1, currency="parameters"), CPU)
+        add_budget(small_search(), Budget(share=0.1, currency="parameters"), CPU)
     assert "\n" not in str(said.value)
 
 
 def test_a_recipe_that_is_no_search_is_refused() -> None:
     with pytest.raises(UserError, match="no search"):
-        priced(recipe("quickstart"), Budget(share=0.5), CPU)
+        supernet_run(recipe("quickstart"))
 
 
 def never(*_: object, **__: object) -> None:
@@ -88,11 +90,11 @@ def never(*_: object, **__: object) -> None:
 def test_what_cannot_be_searched_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, split: int, complaint: str
 ) -> None:
-    for name in ("prepare", "priced", "train"):
+    for name in ("prepare", "add_budget", "train"):
         monkeypatch.setattr(searches, name, never)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", processes)
-    run = small_search(turn=2)
+    run = small_search("model.search.turn=2")
     run = replace(run, train=replace(run.train, micro_batches=split))
     with pytest.raises(UserError, match=complaint) as said:
         search(run, tmp_path / "run", TrainOptions(device="cpu", progress=False), Budget(share=0.9))

@@ -14,4 +14,4 @@ def test_tables_made_from_settings_stay_out() -> None:
 
 
 def test_buffers_that_learn_are_kept() -> None:
-    assert {"price", "favourites", "calm"} <= model_tensors(tiny("supernet")).keys()
+    assert {"price", "last_choices", "stable_checks"} <= model_tensors(tiny("supernet")).keys()

@@ -1,4 +1,4 @@
-"""The matrix work of a training step and nothing else, family by family.
+"""The matrix products of a training step and nothing else, family by family.
 
 Axes: B batch, N = B x T positions, T segment, S keys, D dim, F feed-forward, V vocabulary.
 """
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from sparing.bench.timing import Task
 from sparing.device import Hardware
+from sparing.models.api import ModelConfig
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.nn.recurrent import CORES
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much text passes through the products, and where they run."""
+    """How many tokens the products process, and where they run."""
 
     batch: int
     segment: int
@@ -26,16 +27,16 @@ class Load:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What autocast makes of matrix products."""
+        """The precision in which autocast computes matrix products."""
         return getattr(torch, self.hardware.precision)  # type: ignore[no-any-return]  # a dtype
 
     def random(self, *shape: int) -> Tensor:
-        """Small numbers in the products' precision, so that none of them overflows."""
+        """Small random numbers in that precision, so that nothing overflows."""
         return torch.randn(shape, device=self.hardware.device, dtype=self.dtype) * 0.1
 
 
-def bare_tasks(family: str, config: Any, load: Load) -> dict[str, Task]:
-    """The products of one step, forward and backward, in named parts; empty if unknown."""
+def bare_tasks(family: str, config: ModelConfig, load: Load) -> dict[str, Task]:
+    """The products of one step, forward and backward, in named parts; none for most families."""
     return PRODUCTS[family](config, load) if family in PRODUCTS else {}
 
 
@@ -57,7 +58,7 @@ def sha_rnn(config: SHARNNConfig, load: Load) -> dict[str, Task]:
 
 
 def recurrence(kind: str, dim: int, load: Load) -> Task:
-    """A recurrent layer of the model's own kind, under the same autocast as in training."""
+    """A recurrent layer of the model's kind, under the same autocast as in training."""
     core = CORES[kind](dim).to(load.hardware.device)
     x_BTD = load.random(load.batch, load.segment, dim).requires_grad_()
     grad_BTD = load.random(load.batch, load.segment, dim)
@@ -88,7 +89,7 @@ def projection(dim: int, out: int, load: Load) -> Task:
 def attention(dim: int, memory: int, load: Load) -> Task:
     """q k^T and weights x values, and their gradients.
 
-    Memory carries no gradient, so keys and values get theirs for the segment's own positions only.
+    Memory has no gradient: only keys and values of the segment itself do.
     """
     own, keys = load.segment, max(memory, load.segment)
     query_BTD, grad_BTD = (load.random(load.batch, own, dim) for _ in range(2))
@@ -117,3 +118,4 @@ def in_turn(tasks: list[Task]) -> Task:
 
 
 PRODUCTS: Mapping[str, Callable[[Any, Load], dict[str, Task]]] = {"sha_rnn": sha_rnn}
+"""The products of each family whose step is compared with them."""

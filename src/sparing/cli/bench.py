@@ -17,7 +17,7 @@ from sparing.bench.inference import (
 from sparing.bench.micro import bench_cutoffs, bench_span, zipf_counts
 from sparing.bench.profile import bench_profile
 from sparing.bench.report import append_record, check_out_file, cpu_name, make_report
-from sparing.bench.size import Purpose, Size, settle, small
+from sparing.bench.size import Purpose, Size, resolve_size, small
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
 from sparing.cli.options import Device, Json, Settings, parse_out_path, print_report
@@ -102,7 +102,7 @@ def generate(
     options = GenerateOptions(positions=tuple(positions or POSITIONS), length=length, batch=batch)
     hardware = device.pick(target, "float32")
     folder, run = _find(name)
-    size = "full" if folder else settle(size, hardware.device)
+    size = "full" if folder else resolve_size(size, hardware.device)
     run = with_settings(small(run, "generate") if size == "small" else run, settings or [])
     check_out_file(out)
     # Such a narrow model gains nothing from a second thread and is slower on a busy machine.
@@ -255,7 +255,7 @@ def _measure(
     """Size a recipe for the machine, run the benchmark and report it."""
     run = recipe(request.name)
     hardware = device.pick(request.device, with_settings(run, request.settings).train.precision)
-    size = settle(request.size, hardware.device)
+    size = resolve_size(request.size, hardware.device)
     run = with_settings(small(run, purpose) if size == "small" else run, request.settings)
     check_out_file(request.out)
     with threads(request.threads):

@@ -50,9 +50,9 @@ CONFLICTS = {
 OPTION_SETTINGS = {
     "--batch": "evaluate.batch",
     "--segment": "evaluate.segment",
-    "--memory": "model.memory",
+    "--memory": ".memory",
 }
-"""Options that are short for a setting."""
+"""Options that are short for the settings whose names end this way."""
 SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
 """Options that do not work with several processes."""
 
@@ -140,8 +140,9 @@ def _check_options(options: Set[str], settings: Sequence[str]) -> None:
         raise UserError(f"{single[0]} runs in one process only; start it without torchrun")
     set_names = {setting.partition("=")[0].strip() for setting in settings}
     for option, setting in OPTION_SETTINGS.items():
-        if option in options and setting in set_names:
-            raise UserError(f"{option} and --set {setting} are the same; leave one of them out")
+        for name in set_names if option in options else ():
+            if name.endswith(setting):
+                raise UserError(f"{option} and --set {name} are the same; leave one of them out")
 
 
 def _apply_settings(

@@ -1,9 +1,10 @@
 """Model families: the config class and the model class of each, by name."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
-from sparing.models.api import LanguageModel
+from sparing.models.api import LanguageModel, ModelConfig
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
@@ -17,11 +18,11 @@ from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 class Family(NamedTuple):
     """A config class and the model built from it."""
 
-    config: type[Any]
+    config: type[ModelConfig]
     model: type[LanguageModel]
 
 
-FAMILIES = {
+FAMILIES: Mapping[str, Family] = {
     "adaptive_span": Family(AdaptiveSpanConfig, AdaptiveSpanTransformer),
     "awd_lstm": Family(AWDLSTMConfig, AWDLSTM),
     "mlstm": Family(MLSTMConfig, MLSTM),

@@ -6,20 +6,22 @@ Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import Head, LanguageModel, Output, State, check_counts
+from sparing.models.api import Head, LanguageModel, Output, State
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
 from sparing.nn.attention.adaptive_span import AdaptiveSpanAttention, AdaptiveSpanLayer
 from sparing.nn.attention.expire import ExpireAttention, ExpireSpan
 from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan
 from sparing.nn.block import TypedModuleList
+from sparing.nn.checks import check_counts
 from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import emptied, owned, part, zeroed
 from sparing.ops.span_attention import Ramp
 
@@ -80,7 +82,7 @@ class AdaptiveSpanConfig:
     """Dropout on the embedding and before the softmax."""
 
     def __post_init__(self) -> None:
-        check_counts(self)
+        check_counts(depth=self.depth, heads=self.heads)
         if min(self.vocab_size, self.dim, self.depth, self.heads, self.span_limit) < 1:
             raise ValueError("vocab_size, dim, depth, heads and span_limit must be positive")
         if self.dim % self.heads:
@@ -104,6 +106,20 @@ class AdaptiveSpanConfig:
             raise ValueError("shrink must be at least 1, span_penalty finite and not negative")
         if not 0 <= self.dropout < 1 or not 0 <= self.dropout_embedding < 1:
             raise ValueError("dropout and dropout_embedding must be at least 0 and below 1")
+
+    def smaller(self, limit: SizeLimit) -> Self:
+        """See `ModelConfig`."""
+        scale = limit.scale(self.dim)
+        return replace(
+            self,
+            vocab_size=min(self.vocab_size, limit.vocab_size),
+            dim=scale_width(self.dim, scale),
+            depth=min(self.depth, limit.depth),
+            ff_dim=self.ff_dim and scale_width(self.ff_dim, scale),
+            persistent=min(self.persistent, limit.memory),
+            span_limit=min(self.span_limit, limit.memory),
+            cutoffs=limit.cut(self.cutoffs),
+        )
 
     @property
     def edge(self) -> Ramp:

@@ -1,23 +1,24 @@
 """What the rest of the house may rely on in a model. Nothing outside `models` asks for a family."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.attention.relative import RelativeBias
 from sparing.nn.head import IGNORE_INDEX, Head
+from sparing.nn.size import SizeLimit
 from sparing.nn.state import State, joined, lanes, lengthened, size_bytes, zeroed
 
 __all__ = [
     "IGNORE_INDEX",
     "Head",
     "LanguageModel",
+    "ModelConfig",
     "Output",
     "ParameterGroup",
+    "SizeLimit",
     "State",
-    "check_counts",
     "joined",
     "lanes",
     "lengthened",
@@ -25,15 +26,17 @@ __all__ = [
 ]
 
 
-COUNTED, MOST = ("depth", "rounds", "heads", "mtp"), 1000
-"""Settings that say how many of something there are, and a number beyond all use."""
+class ModelConfig(Protocol):
+    """Settings of a model, whatever its family: a frozen dataclass."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-def check_counts(config: Any) -> None:
-    """Refuse what would be made one by one for hours, before any memory proves too small for it."""
-    for name in COUNTED:
-        if (value := getattr(config, name, 0)) > MOST:
-            raise ValueError(f"{name} must be at most {MOST:,}, not {value:,}")
+    @property
+    def vocab_size(self) -> int:
+        """Symbols the model reads and predicts."""
+
+    def smaller(self, limit: SizeLimit) -> Self:
+        """The same kind of model within these limits, its proportions kept."""
 
 
 class Output(NamedTuple):
@@ -148,8 +151,7 @@ class LanguageModel(nn.Module):
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
         owner = self.get_submodule(name.rpartition(".")[0])
-        # Of a bias, one row per head is a stack of vectors, not a matrix between layers.
-        if parameter.ndim != 2 or isinstance(owner, RelativeBias):
+        if parameter.ndim != 2 or getattr(owner, "parameter_role", None) == "vector":
             return "vector", 1
         if isinstance(owner, nn.Embedding) or name.startswith("head."):
             return "table", 1

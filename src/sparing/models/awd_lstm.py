@@ -3,18 +3,20 @@
 Axes: B batch, T segment, D dim (the width of embedding and output).
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import LanguageModel, Output, State, check_counts
+from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
 from sparing.nn.block import TypedModuleList
+from sparing.nn.checks import check_counts
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.recurrent import LSTMCore, QRNNCore
+from sparing.nn.size import SizeLimit, scale_width
 
 RATES = (
     "dropout_embedding",
@@ -62,7 +64,7 @@ class AWDLSTMConfig:
     """TAR: this times the mean square of the change of the output from position to position."""
 
     def __post_init__(self) -> None:
-        check_counts(self)
+        check_counts(depth=self.depth)
         if min(self.vocab_size, self.dim, self.hidden_dim, self.depth) < 1:
             raise ValueError("vocab_size, dim, hidden_dim and depth must be positive")
         for name in RATES:
@@ -75,6 +77,17 @@ class AWDLSTMConfig:
         if self.cutoffs and not self.tied:
             raise ValueError("cutoffs need a tied softmax")
         clusters(self.vocab_size, self.cutoffs)
+
+    def smaller(self, limit: SizeLimit) -> Self:
+        """See `ModelConfig`."""
+        scale = limit.scale(self.hidden_dim)
+        return replace(
+            self,
+            vocab_size=min(self.vocab_size, limit.vocab_size),
+            dim=scale_width(self.dim, scale),
+            hidden_dim=scale_width(self.hidden_dim, scale),
+            cutoffs=limit.cut(self.cutoffs),
+        )
 
     @property
     def widths(self) -> tuple[int, ...]:

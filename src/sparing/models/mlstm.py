@@ -5,6 +5,7 @@ Axes: B batch, T segment, D hidden_dim.
 
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from sparing.nn.dropout import LockedDropout, kept
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.linear import Matrix
 from sparing.nn.precision import compute_dtype
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.ops.mlstm import Inputs, mlstm
 
 
@@ -45,6 +47,16 @@ class MLSTMConfig:
                 raise ValueError(f"{name} must be at least 0 and below 1")
         if not math.isfinite(self.forget_bias):
             raise ValueError("forget_bias must be finite")
+
+    def smaller(self, limit: SizeLimit) -> Self:
+        """See `ModelConfig`."""
+        scale = limit.scale(self.hidden_dim)
+        return replace(
+            self,
+            vocab_size=min(self.vocab_size, limit.vocab_size),
+            dim=scale_width(self.dim, scale),
+            hidden_dim=scale_width(self.hidden_dim, scale),
+        )
 
 
 class Recurrence(nn.Module):

@@ -6,20 +6,22 @@ computes; where the paper's figures differ, the difference is a named setting.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import LanguageModel, Output, State, check_counts
+from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.attention.single_head import GateKind, SingleHeadAttention
 from sparing.nn.block import TypedModuleList
+from sparing.nn.checks import check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import counted, emptied, owned, part, zeroed
 
 
@@ -64,7 +66,7 @@ class SHARNNConfig:
     """Biases in Boom, query and softmax (the figures show none)."""
 
     def __post_init__(self) -> None:
-        check_counts(self)
+        check_counts(depth=self.depth)
         least = {"vocab_size": 1, "dim": 1, "depth": 1, "boom_dim": 1, "memory": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -76,6 +78,17 @@ class SHARNNConfig:
         for rate in (self.dropout_input, self.dropout_hidden, self.dropout_output):
             if not 0 <= rate < 1:
                 raise ValueError(f"a dropout rate must be at least 0 and below 1, not {rate}")
+
+    def smaller(self, limit: SizeLimit) -> Self:
+        """See `ModelConfig`."""
+        scale = limit.scale(self.dim)
+        return replace(
+            self,
+            vocab_size=min(self.vocab_size, limit.vocab_size),
+            dim=scale_width(self.dim, scale),
+            boom_dim=scale_width(self.boom_dim, scale),
+            memory=min(self.memory, limit.memory),
+        )
 
 
 class Attend(nn.Module):

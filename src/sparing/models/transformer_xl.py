@@ -6,12 +6,12 @@ defaults are the public PyTorch program's model for enwik8.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.models.api import LanguageModel, Output, State, check_counts
+from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.adaptive_softmax import (
     AdaptiveEmbedding,
     AdaptiveHead,
@@ -21,10 +21,12 @@ from sparing.nn.adaptive_softmax import (
 )
 from sparing.nn.attention.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
 from sparing.nn.block import TypedModuleList
+from sparing.nn.checks import check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import counted, emptied, owned, part
 from sparing.ops.relative_attention import Bias
 
@@ -75,7 +77,7 @@ class TransformerXLConfig:
     """What memory holds: layer inputs, or their keys and values; auto: the latter without grad."""
 
     def __post_init__(self) -> None:
-        check_counts(self)
+        check_counts(depth=self.depth, heads=self.heads)
         sizes = ("vocab_size", "dim", "depth", "heads", "head_dim", "ff_dim", "shrink")
         for name in sizes:
             if getattr(self, name) < 1:
@@ -89,6 +91,20 @@ class TransformerXLConfig:
         if not 0 <= self.dropout < 1 or not 0 <= self.dropout_attention < 1:
             raise ValueError("dropout and dropout_attention must be at least 0 and below 1")
         check_clusters(self.vocab_size, self.dim, self.cutoffs, self.shrink)
+
+    def smaller(self, limit: SizeLimit) -> Self:
+        """See `ModelConfig`."""
+        scale = limit.scale(self.dim)
+        return replace(
+            self,
+            vocab_size=min(self.vocab_size, limit.vocab_size),
+            dim=scale_width(self.dim, scale),
+            depth=min(self.depth, limit.depth),
+            head_dim=scale_width(self.head_dim, scale),
+            ff_dim=scale_width(self.ff_dim, scale),
+            memory=min(self.memory, limit.memory),
+            cutoffs=limit.cut(self.cutoffs),
+        )
 
     @property
     def adaptive(self) -> bool:

@@ -1,11 +1,14 @@
 """The residual block that stacks and super-nets are made of, and a typed list of modules."""
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Generic, TypeVar, cast
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.size import SizeLimit
 from sparing.nn.state import State, zeroed
 
 M = TypeVar("M", bound=nn.Module)
@@ -86,6 +89,40 @@ class Block(nn.Module):
         return 0
 
 
+Role = Literal["attention", "dense", "recurrent", "identity"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResidualConfig:
+    """What every block of a stack knows about the residual stream."""
+
+    dim: int
+    dropout: float = 0.0
+    """On what a block adds to the stream."""
+    rounds: int = 1
+    """How often a segment passes through the block."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockConfig:
+    """Settings of one kind of block, and how the block is built from them."""
+
+    letter: ClassVar[str]
+    """Its name in patterns."""
+    title: ClassVar[str]
+    """Its name in tables, plots and messages."""
+    role: ClassVar[Role]
+    """What it does in a network; rules such as PAR's are written in roles."""
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """A fresh block for this residual stream."""
+        raise NotImplementedError
+
+    def smaller(self, scale: Fraction, limit: SizeLimit) -> Self:
+        """The same block with its widths scaled and its memory limited."""
+        return self
+
+
 class Identity(Block):
     """Adds nothing."""
 
@@ -100,3 +137,16 @@ class Identity(Block):
     def flops_per_token(self) -> float:
         """None."""
         return 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdentityConfig(BlockConfig):
+    """The identity has no settings."""
+
+    letter: ClassVar[str] = "i"
+    title: ClassVar[str] = "identity"
+    role: ClassVar[Role] = "identity"
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return Identity(residual.dim)

@@ -3,15 +3,19 @@
 Axes: B batch, T segment, D dim, F inner width.
 """
 
-from typing import Literal
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.nn.block import Block
+from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
+from sparing.nn.checks import check_at_least
 from sparing.nn.dropout import Dropout
 from sparing.nn.linear import StackedLinear
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State
 
 Gelu = Literal["sigmoid", "erf"]
@@ -119,3 +123,51 @@ class BoomBlock(Block):
     def flops_per_token(self) -> float:
         """Its one matrix."""
         return 2.0 * self.boom.widen.weight.numel()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeedForwardConfig(BlockConfig):
+    """Settings of the feed-forward block."""
+
+    letter: ClassVar[str] = "f"
+    title: ClassVar[str] = "feed-forward"
+    role: ClassVar[Role] = "dense"
+
+    dim: int = 2048
+    """Inner width."""
+    activation: Activation = "relu2"
+    """Applied to the widened vectors."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, dim=self.dim)
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return FeedForward(
+            residual.dim, self.dim, dropout=residual.dropout, activation=self.activation
+        )
+
+    def smaller(self, scale: Fraction, limit: SizeLimit) -> Self:
+        """See `BlockConfig`."""
+        return replace(self, dim=scale_width(self.dim, scale))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoomConfig(BlockConfig):
+    """Settings of the Boom block."""
+
+    letter: ClassVar[str] = "b"
+    title: ClassVar[str] = "Boom"
+    role: ClassVar[Role] = "dense"
+
+    dim: int | None = None
+    """Inner width, a multiple of the stream's; none: four times the stream's."""
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        width = 4 * residual.dim if self.dim is None else self.dim
+        return BoomBlock(residual.dim, width, dropout=residual.dropout)
+
+    def smaller(self, scale: Fraction, limit: SizeLimit) -> Self:
+        """See `BlockConfig`."""
+        return replace(self, dim=self.dim and scale_width(self.dim, scale))

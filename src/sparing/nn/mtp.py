@@ -3,9 +3,27 @@
 Axes: B batch, T segment, D dim, V vocabulary.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from sparing.nn.checks import check_at_least, check_counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MTPConfig:
+    """Settings of multi-token prediction, an auxiliary loss in training."""
+
+    tokens: int = 0
+    """How many tokens after the next one are predicted as well; 0: none."""
+    weight: float = 0.3
+    """Weight of their loss at the first step; it falls to zero by the end of the run."""
+
+    def __post_init__(self) -> None:
+        check_counts(tokens=self.tokens)
+        check_at_least(0, tokens=self.tokens, weight=self.weight)
 
 
 class MultiTokenPrediction(nn.Module):

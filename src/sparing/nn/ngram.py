@@ -3,6 +3,8 @@
 Axes: B batch, T segment, N longest n-gram - 1, E width of a table, D dim.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +13,22 @@ MULTIPLIER = 0x9E3779B1
 
 NONE = -1
 """A token that no text holds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NgramConfig:
+    """Settings of the n-gram embedding."""
+
+    lengths: tuple[int, ...] = ()
+    """Lengths of the n-grams that have vectors, from 2 on; none: single tokens alone."""
+    rows: int = 32768
+    """Rows of the table for each length, a power of two."""
+    dim: int = 64
+    """Width of the tables."""
+
+    def __post_init__(self) -> None:
+        if self.lengths:
+            check_ngrams(self.lengths, self.rows, self.dim)
 
 
 class NgramEmbedding(nn.Module):

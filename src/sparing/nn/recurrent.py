@@ -4,13 +4,15 @@ Axes: B batch, T segment, D dim.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.nn.block import Block
+from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
+from sparing.nn.checks import check_rates
 from sparing.nn.dropout import Dropout
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
@@ -244,3 +246,45 @@ class RecurrentBlock(Block):
     def state_numbers(self) -> int:
         """One vector per name."""
         return self.dim * len(self.core.state_names)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LSTMConfig(BlockConfig):
+    """Settings of the LSTM block."""
+
+    letter: ClassVar[str] = "l"
+    title: ClassVar[str] = "LSTM"
+    role: ClassVar[Role] = "recurrent"
+
+    weight_drop: float = 0.0
+    """Share of the hidden-to-hidden weights that is zeroed in training."""
+
+    def __post_init__(self) -> None:
+        check_rates(weight_drop=self.weight_drop)
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return RecurrentBlock(
+            residual.dim, core="lstm", dropout=residual.dropout, weight_drop=self.weight_drop
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QRNNConfig(BlockConfig):
+    """Settings of the QRNN block, a gated scan."""
+
+    letter: ClassVar[str] = "g"
+    title: ClassVar[str] = "gated scan"
+    role: ClassVar[Role] = "recurrent"
+
+    weight_drop: float = 0.0
+    """Share of the weights of the gates that is zeroed in training."""
+
+    def __post_init__(self) -> None:
+        check_rates(weight_drop=self.weight_drop)
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return RecurrentBlock(
+            residual.dim, core="qrnn", dropout=residual.dropout, weight_drop=self.weight_drop
+        )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparing.errors import UserError
 from sparing.files import atomic_write
-from sparing.models.stack.config import BRANCHES
+from sparing.models.stack.config import BLOCKS
 from sparing.plot.figure import (
     COLOURS,
     GREY,
@@ -76,7 +76,7 @@ def draw_pi(frame: Frame, title: str, origin: str) -> "Figure":
         colour = "white" if share > 0.5 else "black"
         axes.text(slot, best, f"{share:.2f}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(slots), [str(slot + 1) for slot in range(slots)], fontsize=9)
-    names = [BRANCHES[letter][0] if letter in BRANCHES else letter for letter in frame.rows]
+    names = [BLOCKS[letter].title if letter in BLOCKS else letter for letter in frame.rows]
     axes.set_yticks(range(len(grid)), names, fontsize=9)
     axes.set_xlabel("block", fontsize=10)
     heading = drawable_text(f"Preferences of {title}, step {frame.step:,}")

@@ -8,6 +8,7 @@ import torch
 
 from sparing.data.corpora import SPLITS
 from sparing.errors import UserError
+from sparing.runs.config import complete_identity
 from sparing.runs.folder import RunFolder, is_run, open_run
 from sparing.train import checkpoint
 from sparing.train.checkpoint import Checkpoint
@@ -39,7 +40,7 @@ def run_or_bundled(path: Path | None, home: Path = HOME) -> RunFolder:
 def bundle(folder: RunFolder, home: Path = HOME) -> None:
     """Make the best weights of a run, with matrices in bfloat16, the bundled model."""
     name, identity = folder.checkpoint(), folder.config().identity()
-    stored = checkpoint.load(folder.checkpoints, name, identity)
+    stored = checkpoint.load(folder.checkpoints, name, identity, complete_identity)
     weights = {
         # Spans and gains take hardly any bytes, and rounding would change a span by up to 3 %.
         key: tensor.bfloat16() if tensor.dtype == torch.float32 and tensor.ndim > 1 else tensor

@@ -6,7 +6,7 @@ from typing import Any
 from sparing.data.tokens import Tokens, truncate_split
 from sparing.evaluate.loss import evaluate_streams
 from sparing.models.api import LanguageModel
-from sparing.runs.config import RunConfig
+from sparing.runs.config import RunConfig, complete_identity
 from sparing.runs.folder import RunFolder
 from sparing.train import checkpoint
 from sparing.train.capture import broadcast_checkpoint
@@ -25,7 +25,9 @@ def build_callbacks(
 
     def load(name: str) -> Checkpoint | None:
         exists = leading and checkpoint.exists(folder.checkpoints, name)
-        loaded = checkpoint.load(folder.checkpoints, name, identity) if exists else None
+        if not exists:
+            return broadcast_checkpoint(world, None)
+        loaded = checkpoint.load(folder.checkpoints, name, identity, complete_identity)
         return broadcast_checkpoint(world, loaded)
 
     def save(name: str, saved: Checkpoint) -> None:

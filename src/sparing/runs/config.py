@@ -1,20 +1,21 @@
 """Everything that decides a run, as one value."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from sparing import config
 from sparing.data.tokens import DataConfig
 from sparing.errors import UserError, unknown_name
 from sparing.models import FAMILIES
+from sparing.models.api import ModelConfig
 from sparing.train.config import TrainConfig
 from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
-YOUNG = [("rounds", 1), ("key_shift", False), ("rotary_fraction", 1.0)]
-"""Settings younger than some checkpoints, as these have them: they do not name them, nor do we."""
+M = TypeVar("M", bound=ModelConfig, default=ModelConfig, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +33,14 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
-    """A complete, re-runnable description."""
+class RunConfig(Generic[M]):
+    """A complete description of a run, from which it can be repeated."""
 
     recipe: str
     """The recipe this run started from."""
     family: str
     """Model family."""
-    model: Any
+    model: M
     """The family's own config."""
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig
@@ -49,47 +50,53 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on to be loaded."""
-        model = config.to_json(self.model)
-        named = {name: value for name, value in model.items() if (name, value) not in YOUNG}
-        return {"family": self.family, **named}
+        return {"family": self.family, "model": config.to_json(self.model)}
+
+
+def complete_identity(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity in a checkpoint, with the settings that it does not name at their defaults."""
+    family = FAMILIES.get(str(stored.get("family")))
+    if family is None:
+        return dict(stored)
+    try:
+        model = config.from_json(family.config, stored.get("model", {}), "model.")
+    except UserError:
+        # Settings that this version does not know: another model, whatever they say.
+        return dict(stored)
+    return {**stored, "model": config.to_json(model)}
 
 
 def to_json(run: RunConfig) -> dict[str, Any]:
-    """A plain dict that `from_json` turns back into an equal config."""
+    """A plain dict from which `from_json` builds an equal config."""
     return config.to_json(run)
 
 
 def from_json(data: Mapping[str, Any]) -> RunConfig:
-    """Read a run's config, checking every name and type."""
-    family = data.get("family")
+    """Read a run's config, checking names and types; missing settings get their defaults."""
+    family = str(data.get("family"))
     if family not in FAMILIES:
-        raise unknown_name("model family", str(family), FAMILIES)
+        raise unknown_name("model family", family, FAMILIES)
     model = data.get("model")
     if not isinstance(model, Mapping):
         raise UserError("setting model must be a group of settings")
-    with _complaints():
-        built = config.from_json(FAMILIES[family].config, model, "model.")
-        return config.from_json(RunConfig, {**data, "model": built})
+    built = config.from_json(FAMILIES[family].config, model, "model.")
+    return config.from_json(RunConfig, {**data, "model": built})
 
 
-def with_settings(run: RunConfig, settings: Sequence[str]) -> RunConfig:
+def with_settings(run: RunConfig[M], settings: Sequence[str]) -> RunConfig[M]:
     """Apply `a.b=3` assignments."""
     if any(setting.partition("=")[0].strip() == "family" for setting in settings):
         raise UserError("the family of a recipe cannot be set; name another recipe")
-    with _complaints():
-        return config.with_settings(run, settings)
+    return config.with_settings(run, settings)
 
 
-def for_vocab(run: RunConfig, size: int) -> RunConfig:
-    """The same run with the vocabulary its data turned out to have."""
-    with _complaints():
+def for_vocab(run: RunConfig[M], size: int) -> RunConfig[M]:
+    """The same run with the size that the vocabulary of its data turned out to have."""
+    with config.refusals_named("model"):
         return replace(run, model=replace(run.model, vocab_size=size))
 
 
-@contextmanager
-def _complaints() -> Iterator[None]:
-    """A config that refuses its values says so with ValueError; the user gets the sentence."""
-    try:
-        yield
-    except ValueError as problem:
-        raise UserError(f"bad setting: {problem}") from None
+def with_memory(run: RunConfig[M], length: int) -> RunConfig[M]:
+    """The same run with every setting called `memory`, of the model or its blocks, at `length`."""
+    paths = (path for path, _, _ in config.described(run.model, "model."))
+    return with_settings(run, [f"{path}={length}" for path in paths if path.endswith(".memory")])

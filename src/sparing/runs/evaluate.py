@@ -10,7 +10,7 @@ from sparing.evaluate.dynamic import DynamicConfig, evaluate_dynamic
 from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
-from sparing.runs.config import RunConfig, with_settings
+from sparing.runs.config import RunConfig, with_memory, with_settings
 from sparing.runs.folder import RunFolder, load_model_and_step
 from sparing.train.distributed.world import World
 
@@ -56,8 +56,8 @@ class Case:
         # Within a segment, a token sees all tokens before it, whatever the memory length.
         usual = self.run.evaluate.segment
         segment = min(usual, max(1, length // 2)) if length else usual
-        changed = [f"model.memory={length}", f"evaluate.segment={segment}"]
-        return replace(self, run=with_settings(self.run, changed))
+        run = with_memory(self.run, length)
+        return replace(self, run=with_settings(run, [f"evaluate.segment={segment}"]))
 
     def remarks(self) -> list[str]:
         """What differs from the default: another checkpoint, another precision."""
@@ -151,13 +151,11 @@ def evaluate_case(
 
 
 def has_memory(run: RunConfig) -> bool:
-    """Whether model.memory changes the carried state; a stack may have no block that uses it."""
-    if not hasattr(run.model, "memory"):
-        return False
-    sizes = [
-        build_model(with_settings(run, [f"model.memory={length}"]), "meta").state_numbers()
-        for length in (1, 2)
-    ]
+    """Whether the length of a memory changes what is carried.
+
+    A stack has settings for it even where its pattern has no such blocks.
+    """
+    sizes = [build_model(with_memory(run, length), "meta").state_numbers() for length in (1, 2)]
     return sizes[0] != sizes[1]
 
 

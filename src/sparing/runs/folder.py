@@ -15,7 +15,7 @@ from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.runs import config as run_config
 from sparing.runs.build import build_model
-from sparing.runs.config import RunConfig
+from sparing.runs.config import RunConfig, complete_identity
 from sparing.train import checkpoint
 from sparing.train.capture import load_model_tensors
 
@@ -186,7 +186,9 @@ def load_model_and_step(
 ) -> tuple[LanguageModel, int]:
     """The model and the step of its weights, which a run in training may replace at any time."""
     stored = folder.config()
-    loaded = checkpoint.load(folder.checkpoints, folder.checkpoint(name), stored.identity())
+    loaded = checkpoint.load(
+        folder.checkpoints, folder.checkpoint(name), stored.identity(), complete_identity
+    )
     step = loaded.cursor.get("step")
     if not isinstance(step, int):
         raise UserError(f"run {folder.path} is damaged: a checkpoint's step is {step!r}")

@@ -6,7 +6,7 @@ from sparing.config import differences
 from sparing.data.tokens import Tokens
 from sparing.errors import UserError
 from sparing.runs.build import build_model, build_stream
-from sparing.runs.config import RunConfig, from_json, to_json
+from sparing.runs.config import RunConfig, complete_identity, from_json, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.provenance import provenance
 from sparing.train import checkpoint, journal
@@ -72,9 +72,12 @@ def _restore(
     """Restore `training` from a checkpoint, or start a second pass with its weights."""
     world = training.world
     leading = world.rank == 0
-    saved = broadcast_checkpoint(
-        world, checkpoint.load(folder.checkpoints, name, run.identity()) if leading else None
+    found = (
+        checkpoint.load(folder.checkpoints, name, run.identity(), complete_identity)
+        if leading
+        else None
     )
+    saved = broadcast_checkpoint(world, found)
     assert saved is not None
     changed = before.optim != run.optim or before.schedule != run.schedule
     if not changed and is_resumable(saved):

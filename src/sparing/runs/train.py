@@ -86,7 +86,7 @@ def check_trainable(run: RunConfig) -> None:
     _check_memory(model)
     if model.apart and run.train.batch < 2 * run.train.micro_batches:
         raise UserError(
-            "model.turn holds out lanes of every micro-batch, so each needs at least two: raise "
+            "model.search.turn holds out lanes of every micro-batch, so each needs two: raise "
             "train.batch or lower train.micro_batches"
         )
 

@@ -16,7 +16,15 @@ from sparing.experiments.engine import Experiment, ExperimentOptions, Supplement
 from sparing.experiments.leaderboard import half_range_cell, parameters_cell, valid_cell
 from sparing.experiments.variants import Variant
 from sparing.models.cost import cost
-from sparing.models.stack.patterns import IDLE, at_random, cost_of, interleaved, par, sandwich
+from sparing.models.stack.config import StackConfig
+from sparing.models.stack.patterns import (
+    IDENTITY,
+    cost_of,
+    interleaved,
+    par,
+    random_pattern,
+    sandwich,
+)
 from sparing.models.supernet.config import SupernetConfig
 from sparing.plot.figure import has_matplotlib, save_figure
 from sparing.plot.search import Point, draw_pareto
@@ -27,9 +35,8 @@ from sparing.runs.provenance import provenance
 from sparing.runs.table import Layout, format_number
 from sparing.runs.train import TrainOptions
 from sparing.search.cost import REGIMES, Prices, as_stack, prices, timed_patterns
-from sparing.search.derive import derive, refuse_unless_stack, searched
+from sparing.search.derive import derive, searched, stack_run
 
-ATTENTION, DENSE = "xas", "fb"
 RANDOM = "random, equal cost"
 DRAWS = 50
 """Attempts at random networks that are not on the board yet."""
@@ -89,7 +96,7 @@ def board(
     training; the first search does if it is None.
     """
     folders = [open_run(path) for path in searches]
-    run = base or derive(folders[0])
+    run = stack_run(base or derive(folders[0]))
     _refuse_unfit(run, options.train)
     hardware = device.pick(options.train.device, run.train.precision)
     # Measured for this run's shapes, which may differ from those of the search.
@@ -126,11 +133,11 @@ def list_networks(
     for network in [*named, *_rules(c)]:
         found.setdefault(network.pattern, network)
     target, wanted = cost_of(named[0].pattern, costs), len(found) + random_networks
-    competing = {letter: costs[letter] for letter in c.candidates}
+    competing = {letter: costs[letter] for letter in c.search.candidates}
     for seed in range(DRAWS):
         if len(found) == wanted:
             break
-        drawn = at_random(len(c.letters), competing, target, seed=seed).replace(IDLE, "")
+        drawn = random_pattern(len(c.letters), competing, target, seed=seed).replace(IDENTITY, "")
         number = random_networks - (wanted - len(found)) + 1
         found.setdefault(drawn, Network(f"random-{number}", RANDOM, drawn))
     return list(found.values())
@@ -153,13 +160,14 @@ def draw_board(record: Mapping[str, Any], out: Path) -> None:
 
 
 def _refuse_unfit(run: RunConfig, options: TrainOptions) -> None:
-    """Check that this is a stack, and that its text exists, before minutes of eval_mode."""
-    refuse_unless_stack(run)
+    """Check that the text exists before anything is measured, which takes minutes."""
     prepare(run.data, options.source, progress=options.progress)
 
 
 def _letters(searches: Sequence[RunFolder]) -> str:
-    return "".join(sorted({letter for folder in searches for letter in searched(folder).known}))
+    return "".join(
+        sorted({letter for folder in searches for letter in searched(folder).all_letters})
+    )
 
 
 def _notes(networks: Sequence[Network], wanted: int) -> list[str]:
@@ -170,10 +178,10 @@ def _notes(networks: Sequence[Network], wanted: int) -> list[str]:
 
 
 def _rules(c: SupernetConfig) -> list[Network]:
-    depth, known = len(c.letters), c.known
+    depth, known = len(c.letters), c.all_letters
     found = [Network("baseline", "baseline", c.letters)]
-    attention = next((letter for letter in ATTENTION if letter in known), None)
-    dense = next((letter for letter in DENSE if letter in known), None)
+    attention = next((letter for letter in c.letters_with("attention") if letter in known), None)
+    dense = next((letter for letter in c.letters_with("dense") if letter in known), None)
     if attention is None or dense is None:
         return found
     found.append(Network("interleaved", "rule", interleaved(depth, attention, dense)))
@@ -188,7 +196,7 @@ def _rules(c: SupernetConfig) -> list[Network]:
 
 
 def _facts(
-    run: RunConfig,
+    run: RunConfig[StackConfig],
     networks: Sequence[Network],
     costs: Prices,
     hardware: Hardware,

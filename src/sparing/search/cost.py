@@ -1,8 +1,8 @@
-"""What a block costs on this machine: measured in place, kept, and checked for adding up.
+"""What a block costs on this machine: measured, cached, and checked for additivity.
 
-Whole steps of mixed stacks are timed and a candidate's time is what a step takes longer for each of
-it, by least squares; so it holds launches, optimizer and all. Counting FLOPs instead would rank
-blocks wrongly: an LSTM waits, an attention with cached keys does not.
+Whole training steps of mixed stacks are timed. The time of a candidate is what each one adds to a
+step, by least squares, so it includes kernel launches and the optimizer. FLOPs would rank blocks
+wrongly: an LSTM waits for itself, attention with cached keys does not.
 """
 
 import hashlib
@@ -20,12 +20,11 @@ from sparing.bench.train import Stepper
 from sparing.data.splits import cache_dir
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models import FAMILIES
 from sparing.models.api import size_bytes
 from sparing.models.cost import cost
-from sparing.models.stack.config import StackConfig, branch
+from sparing.models.stack.config import StackConfig
 from sparing.models.stack.model import Stack
-from sparing.models.stack.patterns import IDLE, cost_of
+from sparing.models.stack.patterns import IDENTITY, cost_of
 from sparing.runs.build import build_model, prepare_for
 from sparing.runs.config import RunConfig
 
@@ -34,56 +33,60 @@ Currency = Literal["time", "parameters", "flops"]
 REGIMES: tuple[Regime, ...] = ("train", "prefill", "decode")
 FORMAT = 1
 RICH, RANDOM = 2, 4
-"""Stacks in which a candidate has half the slots, for every candidate; and stacks of pure chance.
-Of one kind alone they would cost less: an optimizer that works shape by shape has less to do."""
+"""Stacks for each candidate in which it has half the slots, and entirely random stacks. A stack of
+one kind alone would cost less: the optimizer works shape by shape."""
 TURNS = 6
 LAPS = 3
 PATIENCE = 64
-"""Segments after which a memory that still grows is taken as it is."""
+"""Segments after which a memory that still grows counts as full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices:
-    """What candidates cost, in one currency."""
+    """Costs of the candidates, in one currency."""
 
     unit: str
     fixed: float
-    """What everything that is not a block costs."""
+    """Cost of everything that is not a block."""
     blocks: Mapping[str, float]
     """By letter; the identity is free."""
 
     def of(self, pattern: str) -> float:
-        """A whole network's."""
+        """Cost of a whole network."""
         return self.fixed + cost_of("".join(pattern.split()), self.blocks)
 
 
-def as_stack(run: RunConfig, pattern: str) -> RunConfig:
+def as_stack(run: RunConfig[StackConfig], pattern: str) -> RunConfig[StackConfig]:
     """The same run as a plain stack of this pattern."""
-    own = {name: getattr(run.model, name) for name in config.to_json(_plain(run))}
-    return replace(run, family="stack", model=StackConfig(**{**own, "pattern": pattern}))
+    return replace(run, family="stack", model=replace(run.model.plain_stack(), pattern=pattern))
 
 
 def prices(
-    run: RunConfig, letters: str, hardware: Hardware, currency: Currency, regime: Regime = "train"
+    run: RunConfig[StackConfig],
+    letters: str,
+    hardware: Hardware,
+    currency: Currency,
+    regime: Regime = "train",
 ) -> Prices:
     """What each letter costs in a network with this run's settings."""
     if currency == "time":
-        table = measured(run, letters, hardware)
+        table = cost_table(run, letters, hardware)
         found = table["regimes"][regime]
         return Prices(unit=f"ms, {regime}", fixed=found["fixed_ms"], blocks=found["blocks_ms"])
+    stack = run.model.plain_stack()
     with torch.device("meta"):
-        blocks = {letter: branch(letter, _plain(run)) for letter in letters}
-        bare = Stack(replace(_plain(run), pattern=IDLE))
+        blocks = {letter: stack.build_block(letter) for letter in letters}
+        bare = Stack(replace(stack, pattern=IDENTITY))
     if currency == "flops":
         each = {letter: block.flops_per_token() for letter, block in blocks.items()}
         return Prices(unit="FLOPs per token", fixed=bare.flops_per_token(), blocks=each)
     each = {x: float(sum(p.numel() for p in block.parameters())) for x, block in blocks.items()}
-    whole = float(cost(bare).parameters_training)
-    return Prices(unit="parameters", fixed=whole, blocks=each)
+    fixed = float(cost(bare).parameters_training)
+    return Prices(unit="parameters", fixed=fixed, blocks=each)
 
 
-def measured(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
-    """The table of times; from the shelf where this machine has measured this shape before."""
+def cost_table(run: RunConfig[StackConfig], letters: str, hardware: Hardware) -> dict[str, Any]:
+    """The table of times; from the cache where this machine has measured this shape before."""
     about = _about(run, letters, hardware)
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "costs" / f"{digest}.json"
@@ -98,11 +101,14 @@ def measured(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]
 
 
 def timed_patterns(
-    run: RunConfig, patterns: Sequence[str], hardware: Hardware, regime: Regime = "train"
+    run: RunConfig[StackConfig],
+    patterns: Sequence[str],
+    hardware: Hardware,
+    regime: Regime = "train",
 ) -> dict[str, float]:
-    """Milliseconds of whole networks, taken in turns so that all meet the same machine.
+    """Milliseconds of whole networks, timed in turns so that the machine is the same for all.
 
-    The least of all turns: what others want of the machine only ever adds to it.
+    The least of all turns: other programs can only make it slower.
     """
     tasks = {pattern: _task(as_stack(run, pattern), hardware, regime) for pattern in patterns}
     durations = time_in_turns(tasks, TURNS, hardware, laps=LAPS)
@@ -110,18 +116,18 @@ def timed_patterns(
 
 
 def additivity(
-    run: RunConfig, letters: str, patterns: Sequence[str], hardware: Hardware
+    run: RunConfig[StackConfig], letters: str, patterns: Sequence[str], hardware: Hardware
 ) -> dict[str, Any]:
-    """Training time of stacks as measured and as foretold from others, timed in the same turns."""
-    known = sample("".join(sorted(set(letters))), len(_plain(run).letters))
+    """Training time of stacks as measured and as predicted from other stacks."""
+    known = sample("".join(sorted(set(letters))), len(run.model.letters))
     fresh = [pattern for pattern in dict.fromkeys(patterns) if pattern not in known]
     if not fresh:
-        raise UserError("there are no stacks left to check the sum on; ask for more of them")
+        raise UserError("no stacks are left to check the sum on; ask for more of them")
     times = timed_patterns(run, [*known, *fresh], hardware)
-    fixed, each = fitted(
-        {pattern: times[pattern] for pattern in known}, sorted({*letters} - {IDLE})
+    fixed, each = fit_costs(
+        {pattern: times[pattern] for pattern in known}, sorted({*letters} - {IDENTITY})
     )
-    table = Prices(unit="ms, train", fixed=fixed, blocks={**each, IDLE: 0.0})
+    table = Prices(unit="ms, train", fixed=fixed, blocks={**each, IDENTITY: 0.0})
     rows = [
         {"pattern": pattern, "measured_ms": times[pattern], "predicted_ms": table.of(pattern)}
         for pattern in fresh
@@ -130,16 +136,9 @@ def additivity(
     return {"stacks": rows, "mean_error": sum(errors) / len(errors), "worst_error": max(errors)}
 
 
-def _plain(run: RunConfig) -> StackConfig:
-    """A super-net's or a stack's settings as a stack's."""
-    assert isinstance(run.model, StackConfig)
-    names = FAMILIES["stack"].config.__dataclass_fields__
-    return StackConfig(**{name: getattr(run.model, name) for name in names})
-
-
-def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
-    """Everything a time depends on."""
-    shape = config.to_json(_plain(run))
+def _about(run: RunConfig[StackConfig], letters: str, hardware: Hardware) -> dict[str, Any]:
+    """Everything on which a time depends."""
+    shape = config.to_json(run.model.plain_stack())
     del shape["pattern"]
     train, evaluate = config.to_json(run.train), config.to_json(run.evaluate)
     work = {name: train[name] for name in ("batch", "segment", "micro_batches", "compiled")}
@@ -149,7 +148,7 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
         "evaluate": evaluate,
         "optim": config.to_json(run.optim),
         "letters": "".join(sorted(set(letters))),
-        "slots": len(_plain(run).letters),
+        "slots": len(run.model.letters),
         "device": hardware.describe(),
         "precision": hardware.precision,
         "torch": torch.__version__,
@@ -157,15 +156,18 @@ def _about(run: RunConfig, letters: str, hardware: Hardware) -> dict[str, Any]:
     }
 
 
-def _table(run: RunConfig, letters: str, hardware: Hardware, regime: Regime) -> dict[str, Any]:
-    others = sorted(set(letters) - {IDLE})
-    patterns = sample("".join(sorted(set(letters))), len(_plain(run).letters))
-    fixed, each = fitted(timed_patterns(run, patterns, hardware, regime), others)
-    return {"fixed_ms": fixed, "blocks_ms": {**each, **({IDLE: 0.0} if IDLE in letters else {})}}
+def _table(
+    run: RunConfig[StackConfig], letters: str, hardware: Hardware, regime: Regime
+) -> dict[str, Any]:
+    others = sorted(set(letters) - {IDENTITY})
+    patterns = sample("".join(sorted(set(letters))), len(run.model.letters))
+    fixed, each = fit_costs(timed_patterns(run, patterns, hardware, regime), others)
+    free = {IDENTITY: 0.0} if IDENTITY in letters else {}
+    return {"fixed_ms": fixed, "blocks_ms": {**each, **free}}
 
 
 def sample(letters: str, slots: int, seed: int = 0) -> list[str]:
-    """Stacks to tell candidates apart by: rich in each of them, and random ones."""
+    """Stacks from which the costs of candidates are fitted: rich in each of them, and random."""
     draw, found = random.Random(seed), []
     for letter in [*(RICH * letters), *(RANDOM * [""])]:
         half = letter * (slots // 2)
@@ -174,10 +176,10 @@ def sample(letters: str, slots: int, seed: int = 0) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def fitted(times: Mapping[str, float], letters: Sequence[str]) -> tuple[float, dict[str, float]]:
-    """What is not a block, and each letter, such that sums come nearest to `times`; none below 0.
+def fit_costs(times: Mapping[str, float], letters: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """The fixed cost and the cost of each letter whose sums are nearest to `times`; none below 0.
 
-    Errors are counted as shares: a short stack says as much as a long one.
+    Errors are relative: a short stack counts as much as a long one.
     """
     used = ["", *letters]
     while True:
@@ -196,14 +198,13 @@ def fitted(times: Mapping[str, float], letters: Sequence[str]) -> tuple[float, d
 def _task(run: RunConfig, hardware: Hardware, regime: Regime) -> Task:
     if regime != "train":
         return _Reader(run, hardware, one_token=regime == "decode")
-    # Regularisation that draws numbers is part of a step; a loss that is not finite is not.
     stepper = Stepper(run, hardware)
     stepper.warm_up()
     return stepper
 
 
 class _Reader:
-    """Reads with full memory and without gradients: a segment at a time, or one token."""
+    """Reads with a full memory and without gradients, a segment or one token at a time."""
 
     def __init__(self, run: RunConfig, hardware: Hardware, *, one_token: bool) -> None:
         model = build_model(run, hardware.device).eval()

@@ -1,14 +1,21 @@
-"""From a finished search to a discrete network: its pattern, and the run that retrains it."""
+"""From a finished search to a network: its pattern, and the run that retrains it."""
 
 import math
 from dataclasses import replace
+from typing import cast
 
 import torch
 
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.stack.config import StackConfig
-from sparing.models.stack.patterns import IDLE, cost_of, filled, likeliest
+from sparing.models.stack.patterns import (
+    IDENTITY,
+    LogProbs,
+    cost_of,
+    fill_identities,
+    likeliest_pattern,
+)
 from sparing.models.supernet.config import SupernetConfig
 from sparing.models.supernet.model import Supernet
 from sparing.plot.search import read_frames
@@ -19,11 +26,11 @@ from sparing.search.cost import as_stack
 
 CPU = Hardware(torch.device("cpu"), "float32")
 EVEN = 1e-6
-"""By what probabilities differ that were rounded on their way from equal preferences."""
+"""Largest difference of probabilities that stand for equal preferences, given rounding."""
 
 
 def searched(folder: RunFolder) -> SupernetConfig:
-    """The settings of a search; refused where the run is none."""
+    """The settings of a search; a run that is not a search is refused."""
     found = folder.config()
     if not isinstance(found.model, SupernetConfig):
         raise UserError(f"run {folder.path} is no search but a {found.family}; nothing to derive")
@@ -31,41 +38,43 @@ def searched(folder: RunFolder) -> SupernetConfig:
 
 
 def derive_pattern(folder: RunFolder, name: str = "last") -> str:
-    """The most probable pattern that fits the budget and spends it, identities left out."""
-    c, chances = searched(folder), _chances(folder, name)
-    ceiling, costs = None if c.budget is None else c.ceiling, c.price_list if c.costs else {}
-    pattern = likeliest(chances, costs, ceiling)
-    if ceiling is not None:
-        pattern = filled(pattern, chances, costs, ceiling)
-    kept = pattern.replace(IDLE, "")
+    """The most probable pattern that fits the budget and spends it, without its identities."""
+    c, log_probs = searched(folder), _log_probs(folder, name)
+    limit = None if c.search.budget is None else c.cost_limit
+    costs = c.search.costs_by_letter if c.search.costs else {}
+    pattern = likeliest_pattern(log_probs, costs, limit)
+    if limit is not None:
+        pattern = fill_identities(pattern, log_probs, costs, limit)
+    kept = pattern.replace(IDENTITY, "")
     if not kept:
         raise UserError(f"the search in {folder.path} ended with identities alone; search longer")
     return kept
 
 
-def _chances(folder: RunFolder, name: str) -> list[dict[str, float]]:
-    """The preferences in a checkpoint, slot by slot, as logarithms.
+def _log_probs(folder: RunFolder, name: str) -> LogProbs:
+    """The preferences in a checkpoint, slot by slot.
 
-    Usually the last, not the best: a super-net's valid loss says nothing about them. A folder that
-    was sent without its weights tells them in its journal, as they were at its last entry.
+    Usually the last checkpoint, not the best: the valid loss of a super-net says nothing about
+    them. Without checkpoints they are read from the last entry of the journal.
     """
     stored = name != "last" or any(folder.checkpoints.glob("*"))
-    if stored or not (told := _told(folder)):
+    log_probs: LogProbs
+    if stored or not (last := _last_in_journal(folder)):
         model = load_model(folder, CPU, name)
         assert isinstance(model, Supernet)
-        taught, chances = model.taught, model.chances()
+        learned, log_probs = model.has_preferences, model.log_probs()
     else:
-        chances = [{letter: _log(pi) for letter, pi in slot.items()} for slot in told]
-        taught = any(max(slot.values()) - min(slot.values()) > EVEN for slot in told)
-    if not taught:
+        log_probs = [{letter: _log(pi) for letter, pi in slot.items()} for slot in last]
+        learned = any(max(slot.values()) - min(slot.values()) > EVEN for slot in last)
+    if not learned:
         raise UserError(
-            f"the search in {folder.path} ended before any preference was learnt; search longer"
+            f"the search in {folder.path} ended before any preference was learned; search longer"
         )
-    return chances
+    return log_probs
 
 
-def _told(folder: RunFolder) -> list[dict[str, float]]:
-    """The last probabilities in the journal, slot by slot; none where it tells of none."""
+def _last_in_journal(folder: RunFolder) -> list[dict[str, float]]:
+    """The last probabilities in the journal, slot by slot; empty where it has none."""
     if not folder.metrics.exists():
         return []
     (diary,) = read_journals([folder.path])
@@ -74,20 +83,20 @@ def _told(folder: RunFolder) -> list[dict[str, float]]:
     last, steps = every[-1], _steps(folder)
     if steps is None:
         raise UserError(
-            f"the search in {folder.path} has not come to its end; go on by `search --resume`"
+            f"the search in {folder.path} has not finished; continue it with `search --resume`"
         )
     if steps - last.step >= folder.config().train.log_every:
         end = f"ends at step {last.step}, the search at {steps}"
-        raise UserError(f"the journal of {folder.path} {end}: it does not tell what was found")
-    told = [dict(zip(last.rows, pi, strict=True)) for pi in zip(*last.rows.values(), strict=True)]
+        raise UserError(f"the journal of {folder.path} {end}: what was found is not in it")
+    found = [dict(zip(last.rows, pi, strict=True)) for pi in zip(*last.rows.values(), strict=True)]
     c = searched(folder)
-    if set(last.rows) != set(c.candidates) or len(told) != len(c.letters):
+    if set(last.rows) != set(c.search.candidates) or len(found) != len(c.letters):
         raise UserError(f"the journal of {folder.path} is that of another search")
-    return told
+    return found
 
 
 def _steps(folder: RunFolder) -> int | None:
-    """At which step the search ended; None before that."""
+    """The step at which the search ended; None before that."""
     training = folder.results().get("training")
     steps = training.get("steps") if isinstance(training, dict) else None
     return steps if isinstance(steps, int) else None
@@ -97,30 +106,42 @@ def _log(probability: float) -> float:
     return math.log(max(probability, torch.finfo(torch.float32).tiny))
 
 
-def derive(folder: RunFolder, into: RunConfig | None = None, name: str = "last") -> RunConfig:
+def derive(
+    folder: RunFolder, into: RunConfig | None = None, name: str = "last"
+) -> RunConfig[StackConfig]:
     """The run that trains the derived network from scratch.
 
-    It has the search's own settings, or those of `into`, whose pattern is replaced.
+    It has the settings of the search, or those of `into` with its pattern replaced.
     """
-    pattern, run = derive_pattern(folder, name), folder.config()
+    pattern = derive_pattern(folder, name)
     if into is None:
+        run = supernet_run(folder.config())
         return replace(as_stack(run, pattern), recipe=f"{run.recipe}_derived")
-    refuse_unless_stack(into)
-    return replace(into, model=replace(into.model, pattern=pattern))
+    stack = stack_run(into)
+    return replace(stack, model=replace(stack.model, pattern=pattern))
 
 
-def refuse_unless_stack(run: RunConfig) -> None:
-    """Refuse a run whose blocks cannot be replaced by others."""
+def supernet_run(run: RunConfig) -> RunConfig[SupernetConfig]:
+    """The same run, known to be a search; others are refused."""
+    if not isinstance(run.model, SupernetConfig):
+        raise UserError(f"recipe {run.recipe} is no search; `sparing recipes` names those that are")
+    return cast("RunConfig[SupernetConfig]", run)
+
+
+def stack_run(run: RunConfig) -> RunConfig[StackConfig]:
+    """The same run, known to be a stack whose blocks can be replaced; others are refused."""
     if not isinstance(run.model, StackConfig) or isinstance(run.model, SupernetConfig):
         raise UserError(f"recipe {run.recipe} is no stack; its blocks cannot be replaced")
     if run.model.rounds > 1:
-        what = f"recipe {run.recipe} goes {run.model.rounds} rounds through some of its blocks"
+        what = f"recipe {run.recipe} passes {run.model.rounds} times through some of its blocks"
         raise UserError(f"{what}, and a searched pattern has no brackets; set model.rounds=1")
+    return cast("RunConfig[StackConfig]", run)
 
 
-def share_of_budget(c: SupernetConfig, pattern: str) -> float | None:
-    """Cost of a pattern as a share of the network the search started against."""
-    if not c.costs:
+def share_of_baseline(c: SupernetConfig, pattern: str) -> float | None:
+    """Cost of a pattern as a share of the baseline's; none where the search had no costs."""
+    search = c.search
+    if not search.costs:
         return None
-    whole = c.fixed_cost + cost_of(c.letters, c.price_list)
-    return (c.fixed_cost + cost_of(pattern, c.price_list)) / whole
+    baseline = search.fixed_cost + cost_of(c.letters, search.costs_by_letter)
+    return (search.fixed_cost + cost_of(pattern, search.costs_by_letter)) / baseline

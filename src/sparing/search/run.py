@@ -11,8 +11,8 @@ from sparing.config import described
 from sparing.data.tokens import prepare
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.stack.config import BRANCHES
-from sparing.models.stack.patterns import at_random
+from sparing.models.stack.config import BLOCKS
+from sparing.models.stack.patterns import random_pattern
 from sparing.models.supernet.config import SupernetConfig
 from sparing.plot.figure import save_figure
 from sparing.plot.search import (
@@ -27,8 +27,8 @@ from sparing.plot.series import RunJournal, read_journals
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.train import TrainOptions, check_trainable, train
-from sparing.search.cost import Currency, Prices, Regime, additivity, measured, prices
-from sparing.search.derive import derive, searched, share_of_budget
+from sparing.search.cost import Currency, Prices, Regime, additivity, cost_table, prices
+from sparing.search.derive import derive, searched, share_of_baseline, supernet_run
 from sparing.train import journal
 
 NAME = "search.log"
@@ -42,7 +42,7 @@ def write_log(folder: RunFolder) -> None:
 
 
 def lines(folder: RunFolder) -> Iterator[str]:
-    """Settings, losses, temperatures and preferences in the order they came about."""
+    """Settings, losses, temperatures and preferences in the order of the run."""
     for path, value, _ in described(folder.config()):
         yield f"{path} = {value}"
     entries = journal.read(folder.metrics)
@@ -77,20 +77,20 @@ def _valid(entry: Mapping[str, Any]) -> str:
 
 def _matrix(frame: Frame) -> Iterator[str]:
     for letter, row in frame.rows.items():
-        name = BRANCHES[letter][0] if letter in BRANCHES else letter
+        name = BLOCKS[letter].title if letter in BLOCKS else letter
         yield f"    {name:<26}" + " ".join(f"{share:.2f}" for share in row)
 
 
 RECIPE = "recipe"
-"""The derived run's file in the search's folder."""
+"""The file of the derived run in the folder of the search."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """How much may be spent, and of what."""
+    """How much may be spent, and in which currency."""
 
     share: float
-    """Of the cost of the network the search starts against."""
+    """Of the baseline's cost."""
     currency: Currency = "time"
     regime: Regime = "train"
 
@@ -99,44 +99,40 @@ class Budget:
             raise UserError(f"a budget is a share of the baseline's cost, not {self.share}")
 
 
-def supernet_of(run: RunConfig) -> SupernetConfig:
-    """The settings of a recipe's search; refused where it has none."""
-    if not isinstance(run.model, SupernetConfig):
-        raise UserError(f"recipe {run.recipe} is no search; `sparing recipes` names those that are")
-    return run.model
-
-
-def priced(run: RunConfig, budget: Budget, hardware: Hardware) -> RunConfig:
-    """The same search with a budget, and what its blocks cost."""
-    c = supernet_of(run)
-    found = prices(run, c.known, hardware, budget.currency, budget.regime)
-    costs = tuple(round(found.blocks[letter], 6) for letter in c.candidates)
+def add_budget(
+    run: RunConfig[SupernetConfig], budget: Budget, hardware: Hardware
+) -> RunConfig[SupernetConfig]:
+    """The same search with a budget and the costs of its blocks."""
+    c = run.model
+    found = prices(run, c.all_letters, hardware, budget.currency, budget.regime)
+    costs = tuple(round(found.blocks[letter], 6) for letter in c.search.candidates)
+    fixed = round(found.fixed, 6)
     try:
-        model = replace(c, costs=costs, fixed_cost=round(found.fixed, 6), budget=budget.share)
+        search = replace(c.search, costs=costs, fixed_cost=fixed, budget=budget.share)
+        return replace(run, model=replace(c, search=search))
     except ValueError as problem:
-        raise UserError(f"{problem}; {_listed(found)}") from None
-    return replace(run, model=model)
+        raise UserError(f"{problem}; {_price_list(found)}") from None
 
 
 def search(
     run: RunConfig, path: Path, options: TrainOptions, budget: Budget | None = None
 ) -> tuple[int, dict[str, Any]]:
     """Search into `path`: the signal that ended it early or 0, and what was found."""
-    supernet_of(run)
+    run = supernet_run(run)
     check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if budget is not None and not options.resume:
-        # The softmax is part of the price, and only the text says how wide it is.
+        # The softmax is part of the cost, and its width depends on the text.
         tokens = prepare(run.data, options.source, progress=options.progress)
-        run = priced(for_vocab(run, tokens.vocab.size), budget, hardware)
+        run = add_budget(for_vocab(run, tokens.vocab.size), budget, hardware)
     signal = train(run, path, options)
     folder = open_run(path)
     if budget is not None and budget.currency == "time" and not options.resume:
-        folder.write("costs", measured(run, run.model.known, hardware))
+        folder.write("costs", cost_table(run, run.model.all_letters, hardware))
     try:
         return signal, conclude(folder)
     except UserError:
-        # A search that was cut short may not have found anything yet; it can be resumed.
+        # A search that was interrupted may not have found anything yet; it can be resumed.
         if not signal:
             raise
         return signal, {}
@@ -144,27 +140,29 @@ def search(
 
 def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any]:
     """The candidates' times in every regime, and how far random stacks are from their sum."""
-    c = supernet_of(run)
+    run = supernet_run(run)
+    c = run.model
     if stacks < 1:
         raise UserError(f"stacks must be at least 1, not {stacks}")
-    table = measured(run, c.known, hardware)
-    flat = dict.fromkeys(c.known, 1.0)
-    drawn = [at_random(len(c.letters), flat, len(c.letters), seed=seed) for seed in range(stacks)]
-    return {"regimes": table["regimes"], **additivity(run, c.known, drawn, hardware)}
+    letters, slots = c.all_letters, len(c.letters)
+    table = cost_table(run, letters, hardware)
+    equal = dict.fromkeys(letters, 1.0)
+    drawn = [random_pattern(slots, equal, slots, seed=seed) for seed in range(stacks)]
+    return {"regimes": table["regimes"], **additivity(run, letters, drawn, hardware)}
 
 
 def conclude(folder: RunFolder) -> dict[str, Any]:
-    """Write down the log, which there is in any case; then the derived recipe and its figures."""
+    """Write the log, which needs no result; then the derived recipe and its figures."""
     write_log(folder)
     derived, c = derive(folder), searched(folder)
     folder.write(RECIPE, to_json(derived))
     pattern = derived.model.pattern
     found: dict[str, Any] = {"pattern": pattern, "recipe": str(folder.path / f"{RECIPE}.json")}
-    if (share := share_of_budget(c, pattern)) is not None:
+    if (share := share_of_baseline(c, pattern)) is not None:
         found["cost"] = share
     if folder.metrics.exists():
         (diary,) = read_journals([folder.path])
-        found["calm_since_step"] = calm_since(read_frames(diary), c.stable)
+        found["calm_since_step"] = calm_since(read_frames(diary), c.search.stable)
     folder.note_results({"search": found})
     return found
 
@@ -172,15 +170,15 @@ def conclude(folder: RunFolder) -> dict[str, Any]:
 def draw(folder: RunFolder, path: Path | None = None, *, svg: bool = False) -> list[Path]:
     """The last matrix, the film of all, and the curves of cooling."""
     (diary,) = read_journals([folder.path])
-    told = read_frames(diary)
-    if not told:
-        raise UserError(f"the journal of {folder.path} tells no preferences; is it a search?")
+    found = read_frames(diary)
+    if not found:
+        raise UserError(f"the journal of {folder.path} has no preferences; is it a search?")
     target = path or folder.plots / "pi.png"
-    written = save_figure(draw_pi(told[-1], diary.name, diary.origin), target, svg=svg)
+    written = save_figure(draw_pi(found[-1], diary.name, diary.origin), target, svg=svg)
     written += save_figure(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
     return [*written, save_animation(diary, target.with_suffix(".gif"))]
 
 
-def _listed(found: Prices) -> str:
+def _price_list(found: Prices) -> str:
     each = ", ".join(f"{letter} {cost:.4g}" for letter, cost in found.blocks.items())
     return f"{found.unit}: {found.fixed:.4g} before any block, {each}"

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sparing.config import flatten
 from sparing.errors import UserError
 from sparing.files import fsync, read_object, write_json
 
 FORMAT = 1
 MANIFEST, CURSOR = "manifest.json", "cursor.json"
 NAMES = ("last", "previous", "best")
+Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 MAX_READS = 5
-"""How often a checkpoint that is replaced while it is being read is read again."""
+"""How often a checkpoint that was replaced while it was read is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +84,22 @@ def _write_incoming(
     return incoming
 
 
-def load(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
-    """Read and verify `folder/name`; it must have been written for the same `identity`."""
+def load(
+    folder: Path, name: str, identity: Mapping[str, Any], complete: Complete = dict
+) -> Checkpoint:
+    """Read and verify `folder/name`; it must have been written for the same `identity`.
+
+    `complete` adds what a stored identity does not name, such as settings that are newer than it.
+    """
     for _ in range(MAX_READS):
         before = _stamp(folder, name)
         try:
-            return _read(folder, name, identity)
+            return _read(folder, name, identity, complete)
         except (UserError, OSError):
             # A run in training may have replaced it while it was being read.
             if _stamp(folder, name) == before:
                 raise
-    return _read(folder, name, identity)
+    return _read(folder, name, identity, complete)
 
 
 def _stamp(folder: Path, name: str) -> tuple[Path, int, int] | None:
@@ -105,7 +112,7 @@ def _stamp(folder: Path, name: str) -> tuple[Path, int, int] | None:
     return None if path is None or found is None else (path, found.st_ino, found.st_mtime_ns)
 
 
-def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
+def _read(folder: Path, name: str, identity: Mapping[str, Any], complete: Complete) -> Checkpoint:
     path = locate(folder, name)
     if path is None:
         raise UserError(f"there is no checkpoint {folder / name}{_others(folder)}")
@@ -115,7 +122,7 @@ def _read(folder: Path, name: str, identity: Mapping[str, Any]) -> Checkpoint:
         cursor = read_object(path / CURSOR)
     except UserError as problem:
         raise UserError(f"{problem}{_others(folder, name)}") from None
-    _check_identity(path, manifest["identity"], identity)
+    _same_identity(path, complete(manifest["identity"]), identity)
     files = [path / file for file in manifest["files"] if file != CURSOR]
     try:
         return Checkpoint({file.stem: load_file(file) for file in files}, cursor)
@@ -251,15 +258,11 @@ def _checksum(path: Path) -> dict[str, int]:
     return {"bytes": size, "crc32": total}
 
 
-def _check_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if written == json.loads(json.dumps(wanted)):
-        return
-    differing = [
-        f"{key} is {written.get(key)!r} there and {wanted.get(key)!r} here"
-        for key in sorted(written.keys() | wanted.keys())
-        if written.get(key) != json.loads(json.dumps(wanted.get(key)))
-    ]
-    raise UserError(f"{path} belongs to another model: {differing[0]}")
+def _same_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    there, here = (flatten(json.loads(json.dumps(each))) for each in (written, wanted))
+    for key in sorted(there.keys() | here.keys()):
+        if (old := there.get(key)) != (new := here.get(key)):
+            raise UserError(f"{path} is of another model: {key} is {old!r} there and {new!r} here")
 
 
 def _is_intact(folder: Path, name: str) -> bool:

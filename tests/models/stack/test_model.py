@@ -1,9 +1,8 @@
-"""The stack: patterns, groups, the bounds of its recipes."""
+"""The stack: blocks in order, compiled groups, the embedding skip."""
 
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,46 +14,39 @@ from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 from torch.fx import GraphModule
 
+from sparing.config import with_settings
 from sparing.models.api import LanguageModel
 from sparing.models.cost import cost
-from sparing.models.stack.config import BRANCHES, StackConfig
-from sparing.models.stack.model import Residual, Stack, blend, grouped
+from sparing.models.stack.config import BLOCKS, StackConfig
+from sparing.models.stack.model import Residual, Stack, compile_groups, mix_embedding
 from sparing.nn import recurrent
 from sparing.nn.attention import windowed as span
 from sparing.nn.attention.windowed import WindowedAttentionBlock
 from sparing.nn.state import part
 from sparing.plot.context import head_windows
 
-SMALL = {"vocab_size": 9, "dim": 8, "heads": 2, "head_dim": 4, "ff_dim": 8, "memory": 4}
+SMALL = [
+    "dim=8",
+    "windowed.heads=2",
+    "windowed.head_dim=4",
+    "relative.heads=2",
+    "relative.head_dim=4",
+    "relative.memory=4",
+    "single_head.memory=4",
+    "feedforward.dim=8",
+]
 
 
-def stack(pattern: str, **settings: object) -> Stack:
-    return Stack(StackConfig(pattern=pattern, **(SMALL | settings)))
+def stack(pattern: str, *settings: str) -> Stack:
+    config = StackConfig(vocab_size=9)
+    return Stack(with_settings(config, [f"pattern={pattern}", *SMALL, *settings]))
 
 
-@pytest.mark.parametrize("pattern", ["afq", "", "A f"])
-def test_a_pattern_of_unknown_letters_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="feed-forward"):
-        StackConfig(pattern=pattern, **SMALL)
-
-
-@pytest.mark.parametrize("pattern", ["a[f", "af]", "a]f[", "[a][f]", "[[a]f]", "a[]f"])
-def test_brackets_that_do_not_fit_are_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="brackets"):
-        StackConfig(pattern=pattern, rounds=2, **SMALL)
-
-
-def test_any_space_in_a_pattern_is_free() -> None:
-    config = StackConfig(pattern="a\tf\n[ a f ]", rounds=2, **SMALL)
-    assert config.letters == "afaf"
-    assert config.places == (0, 1, 2, 3, 2, 3)
-
-
-def test_rounds_are_the_same_branches_once_more() -> None:
+def test_rounds_use_the_same_blocks_again() -> None:
     torch.manual_seed(0)
-    round_, flat = stack("a [l f a] f", rounds=2), stack("a lfa lfa f")
+    round_, flat = stack("a [l f a] f", "rounds=2"), stack("a lfa lfa f")
     order = (0, 1, 2, 3, 1, 2, 3, 4)
-    assert round_.places == order
+    assert round_.order == order
     for parameter in round_.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     own = round_.state_dict()
@@ -74,37 +66,38 @@ def test_rounds_are_the_same_branches_once_more() -> None:
     assert round_.state_numbers() == flat.state_numbers()
 
 
-def test_every_round_writes_on_a_sheet_of_its_own() -> None:
-    model = stack("[a f]", rounds=2, span_limit=16, span_starts=(8.0,))
+def test_every_round_has_a_buffer_of_its_own() -> None:
+    model = stack("[a f]", "rounds=2", "windowed.span_limit=16", "windowed.span_starts=8")
     tokens, state, places = torch.zeros(1, 2, dtype=torch.int64), model.initial_state(1), set()
     with torch.no_grad():
         for _ in range(120):
             state = model(tokens, state).state
             places |= {state[f"blocks.{n}.entries"].untyped_storage().data_ptr() for n in (0, 2)}
-    # A window of 256, and as much room behind it: one copy in 128 steps, not one in each.
+    # A window of 256, and as much space behind it: one copy in 128 steps, not one in each.
     assert len(places) <= 6
 
 
-def test_groups_end_after_a_dense_branch_and_begin_with_an_lstm() -> None:
+def test_groups_end_after_a_dense_block_and_begin_with_an_lstm() -> None:
     blocks = list(stack("af gf lf a lf gs").blocks)
-    cuts = [(group.start, group.stop) for group in grouped(blocks)]
+    cuts = [(group.start, group.stop) for group in compile_groups(blocks)]
     assert cuts == [(0, 2), (2, 4), (4, 6), (6, 7), (7, 9), (9, 11)]
 
 
-@pytest.mark.parametrize("letter", BRANCHES)
-def test_a_branch_starts_by_adding_little(letter: str) -> None:
+@pytest.mark.parametrize("letter", BLOCKS)
+def test_a_block_adds_little_at_first(letter: str) -> None:
     torch.manual_seed(0)
-    block = stack(letter, dim=64, head_dim=32, ff_dim=64)._at(0).eval()
+    wide = ["dim=64", "windowed.head_dim=32", "relative.head_dim=32", "feedforward.dim=64"]
+    block = stack(letter, *wide)._block(0).eval()
     hidden = torch.randn(1, 5, 64)
     delta, _ = block(hidden, block.initial_state(1, hidden))
-    # Of the stream's length; nothing where the last matrix starts at zero.
+    # As a share of the stream's norm; nothing where the last matrix starts at zero.
     bound = {"a": 0.0, "f": 0.0, "i": 0.0, "b": 0.8}.get(letter, 0.3)
     assert delta.norm() <= bound * hidden.norm()
 
 
-def test_after_every_branch_the_stream_is_weighed_and_reminded_of_the_embedding() -> None:
+def test_after_every_block_the_stream_is_mixed_with_the_embedding() -> None:
     torch.manual_seed(0)
-    # Of three groups, two are led by an LSTM.
+    # Of three groups, two start with an LSTM.
     model = stack("l f a l").double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -112,20 +105,20 @@ def test_after_every_branch_the_stream_is_weighed_and_reminded_of_the_embedding(
     first = hidden = F.rms_norm(model.embedding(tokens), (8,))
     for place, block in enumerate(model.blocks):
         delta, _ = block(hidden, part(state, f"blocks.{place}"))
-        hidden = model.keep[place] * (hidden + delta) + model.remind[place] * first
+        hidden = model.resid_lambdas[place] * (hidden + delta) + model.x0_lambdas[place] * first
     torch.testing.assert_close(model(tokens, state).hidden_BTD, F.rms_norm(hidden, (8,)))
 
 
-def test_a_share_is_not_rounded_to_the_precision_of_the_stream() -> None:
-    shares = torch.tensor([[1.003], [0.0]])
+def test_lambdas_are_not_rounded_to_the_precision_of_the_stream() -> None:
+    lambdas = torch.tensor([[1.003], [0.0]])
     hidden = torch.full((1, 1, 4), 100.0, dtype=torch.bfloat16)
-    out = blend(Residual(hidden, hidden, shares), hidden, 0)
+    out = mix_embedding(Residual(hidden, hidden, lambdas), hidden, 0)
     assert out.dtype == torch.bfloat16
     assert out.float().mean() > 100.1
 
 
-def test_foretelling_is_an_exercise_that_ends_with_the_training() -> None:
-    model = stack("f", mtp=2, mtp_weight=0.5)
+def test_multi_token_prediction_ends_with_the_training() -> None:
+    model = stack("f", "mtp.tokens=2", "mtp.weight=0.5")
     tokens, state = torch.zeros(1, 10, dtype=torch.int64), model.initial_state(1)
     full = model(tokens, state).penalty.item()
     assert full == pytest.approx(0.5 * 1.5 * math.log(9), rel=1e-5)
@@ -135,14 +128,15 @@ def test_foretelling_is_an_exercise_that_ends_with_the_training() -> None:
     assert cost(model).parameters_deployed == sum(p.numel() for p in stack("f").parameters())
 
 
-def test_spans_are_told_by_layer_and_head() -> None:
-    model = stack("f a", span_limit=64, span_starts=(10.0, 20.0), ramp=4)
+def test_spans_are_reported_by_layer_and_head() -> None:
+    spans = ["windowed.span_limit=64", "windowed.span_starts=10,20", "windowed.ramp=4"]
+    model = stack("f a", *spans)
     windows = head_windows(model.telemetry())
     assert {place: round(window) for place, window in windows.items()} == {(1, 0): 14, (1, 1): 24}
 
 
-def test_the_price_list_follows_what_was_learnt() -> None:
-    model = stack("a", span_limit=4096, span_starts=(2000.0,))
+def test_the_cost_follows_the_learned_spans() -> None:
+    model = stack("a", "windowed.span_limit=4096", "windowed.span_starts=2000")
     before = cost(model)
     with torch.no_grad():
         model.blocks[0].log_span.fill_(1.0)
@@ -151,36 +145,20 @@ def test_the_price_list_follows_what_was_learnt() -> None:
     assert after.state_bytes < before.state_bytes / 5
 
 
-def test_what_is_said_of_attention_reaches_it() -> None:
-    plain, told = stack("a").blocks[0], stack("a", key_shift=True, rotary_fraction=0.0).blocks[0]
-    assert "key" in told.initial_state(1, torch.zeros(1))
+def test_the_settings_of_attention_reach_it() -> None:
+    plain = stack("a").blocks[0]
+    changed = stack("a", "windowed.key_shift=true", "windowed.rotary_fraction=0").blocks[0]
+    assert "key" in changed.initial_state(1, torch.zeros(1))
     assert "key" not in plain.initial_state(1, torch.zeros(1))
-    assert told.attend.rotary.sine_PF.abs().max() == 0
+    assert changed.attend.rotary.sine_PF.abs().max() == 0
     assert plain.attend.rotary.sine_PF.abs().max() > 0.9
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"ngrams": (2, 2)}, "rise"),
-        ({"ngrams": (1,)}, "rise"),
-        ({"ngrams": (2,), "ngram_rows": 0}, "power of two"),
-        ({"span_limit": 1 << 15}, "below"),
-        ({"dropout": 1.0}, "below 1"),
-        ({"rotary_fraction": 1.5}, "rotary_fraction must be between 0 and 1"),
-        ({"rotary_fraction": float("nan")}, "rotary_fraction must be between 0 and 1"),
-    ],
-)
-def test_settings_that_cannot_be_built_are_refused(settings: dict, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        StackConfig(**(SMALL | settings))
-
-
 def test_memory_follows_the_longest_span() -> None:
-    model = stack("af", span_limit=4096, span_starts=(10.0, 700.0))
+    model = stack("af", "windowed.span_limit=4096", "windowed.span_starts=10,700")
     before = model.initial_state(1)
     assert before["blocks.0.entries"].size(1) == 768
-    block = model._at(0)
+    block = model._block(0)
     assert isinstance(block, WindowedAttentionBlock)
     with torch.no_grad():
         block.log_span[1] = torch.log1p(torch.tensor(20.0))
@@ -216,7 +194,8 @@ def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
     pattern: str, kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = stack(pattern, dim=32, head_dim=16, span_limit=4096, span_starts=(20.0, 230.0))
+    spans = ["windowed.span_limit=4096", "windowed.span_starts=20,230"]
+    model = stack(pattern, "dim=32", "windowed.head_dim=16", *spans)
     made = compilations(model, monkeypatch)
     tokens = torch.zeros(2, 16, dtype=torch.int64)
     for _ in range(2):
@@ -241,9 +220,10 @@ def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
 
 
 def _wide(name: str) -> LanguageModel:
-    """As the tiny one, with heads as wide as the kernel asks for."""
+    """As the tiny one, with heads of the width that the kernel needs."""
     torch.manual_seed(7)
-    return Stack(replace(CONFIGS[name][1], head_dim=16))
+    wide = ["windowed.head_dim=16", "relative.head_dim=16"]
+    return Stack(with_settings(CONFIGS[name][1], wide))
 
 
 def compiled_and_plain(name: str) -> tuple[LanguageModel, LanguageModel]:

@@ -6,14 +6,13 @@ import math
 import pytest
 
 from sparing.models.stack.patterns import (
-    IDLE,
-    at_random,
+    IDENTITY,
     cost_of,
-    filled,
+    fill_identities,
     interleaved,
-    likeliest,
-    looped,
+    likeliest_pattern,
     par,
+    random_pattern,
     sandwich,
     sha,
 )
@@ -40,12 +39,6 @@ def test_par_without_attention_is_refused() -> None:
         par(4)
 
 
-def test_what_stands_in_brackets_comes_again() -> None:
-    assert looped("af af", 1) == (0, 1, 2, 3)
-    assert looped("af [af] f", 3) == (0, 1, 2, 3, 2, 3, 2, 3, 4)
-    assert looped("[ab]", 1) == (0, 1)
-
-
 def test_the_other_rules() -> None:
     assert interleaved(6) == "xfxfxf"
     assert interleaved(3, "a", "b") == "aba"
@@ -58,17 +51,17 @@ def test_the_other_rules() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_patterns_cost_what_was_asked_for(seed: int) -> None:
-    pattern = at_random(12, COSTS, 14.0, seed=seed)
+    pattern = random_pattern(12, COSTS, 14.0, seed=seed)
     assert len(pattern) == 12
     assert cost_of(pattern, COSTS) == 14
-    assert pattern == at_random(12, COSTS, 14.0, seed=seed)
+    assert pattern == random_pattern(12, COSTS, 14.0, seed=seed)
 
 
 def test_random_patterns_differ_with_the_seed() -> None:
-    assert len({at_random(12, COSTS, 14.0, seed=seed) for seed in range(8)}) > 5
+    assert len({random_pattern(12, COSTS, 14.0, seed=seed) for seed in range(8)}) > 5
 
 
-def chances(seed: int, slots: int) -> list[dict[str, float]]:
+def log_probs(seed: int, slots: int) -> list[dict[str, float]]:
     import random
 
     draw = random.Random(seed)
@@ -76,27 +69,27 @@ def chances(seed: int, slots: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_likeliest_pattern_under_a_ceiling_is_that_of_all_patterns(seed: int) -> None:
-    slots, ceiling = chances(seed, 5), 6.0
+def test_the_likeliest_pattern_under_a_limit_is_that_of_all_patterns(seed: int) -> None:
+    slots, limit = log_probs(seed, 5), 6.0
     every = ["".join(letters) for letters in itertools.product(COSTS, repeat=5)]
 
-    def chance(pattern: str) -> float:
+    def log_prob(pattern: str) -> float:
         return sum(slot[letter] for slot, letter in zip(slots, pattern, strict=True))
 
-    affordable = [pattern for pattern in every if cost_of(pattern, COSTS) <= ceiling]
-    assert likeliest(slots, COSTS, ceiling) == max(affordable, key=chance)
-    assert likeliest(slots, COSTS) == max(every, key=chance)
+    affordable = [pattern for pattern in every if cost_of(pattern, COSTS) <= limit]
+    assert likeliest_pattern(slots, COSTS, limit) == max(affordable, key=log_prob)
+    assert likeliest_pattern(slots, COSTS) == max(every, key=log_prob)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_idle_slots_are_filled_as_far_as_a_budget_goes(seed: int) -> None:
-    slots, ceiling = chances(seed, 5), 6.0
-    before = likeliest(slots, COSTS, ceiling)
-    after = filled(before, slots, COSTS, ceiling)
-    assert cost_of(after, COSTS) <= ceiling
-    cheapest = min(price for letter, price in COSTS.items() if letter != IDLE)
-    assert IDLE not in after or cost_of(after, COSTS) + cheapest > ceiling
-    assert all(old in (IDLE, new) for old, new in zip(before, after, strict=True))
+    slots, limit = log_probs(seed, 5), 6.0
+    before = likeliest_pattern(slots, COSTS, limit)
+    after = fill_identities(before, slots, COSTS, limit)
+    assert cost_of(after, COSTS) <= limit
+    cheapest = min(price for letter, price in COSTS.items() if letter != IDENTITY)
+    assert IDENTITY not in after or cost_of(after, COSTS) + cheapest > limit
+    assert all(old in (IDENTITY, new) for old, new in zip(before, after, strict=True))
 
 
 def test_the_least_unlikely_block_comes_first() -> None:
@@ -106,16 +99,16 @@ def test_the_least_unlikely_block_comes_first() -> None:
         {"x": -5.0, "f": -0.8, "i": -0.1},
     ]
     # Odds against nothing: f -1.9, then x -0.1, then f -0.7; dearest first, as it is likeliest.
-    assert filled("iii", slots, COSTS, 3.0) == "ixi"
-    assert filled("iii", slots, COSTS, 4.0) == "ixf"
-    assert filled("iii", slots, COSTS, 5.0) == "fxf"
+    assert fill_identities("iii", slots, COSTS, 3.0) == "ixi"
+    assert fill_identities("iii", slots, COSTS, 4.0) == "ixf"
+    assert fill_identities("iii", slots, COSTS, 5.0) == "fxf"
 
 
 def test_a_filled_slot_no_longer_costs_what_it_did() -> None:
     even = [{"x": 0.0, "i": 0.0}] * 2
-    assert filled("xi", even, {"x": 2.0, "i": 1.0}, 4.0) == "xx"
+    assert fill_identities("xi", even, {"x": 2.0, "i": 1.0}, 4.0) == "xx"
 
 
-def test_a_ceiling_nothing_fits_under_is_refused() -> None:
+def test_a_limit_nothing_fits_under_is_refused() -> None:
     with pytest.raises(ValueError, match="no pattern"):
-        likeliest([{"x": 0.0}], {"x": 2.0}, 1.0)
+        likeliest_pattern([{"x": 0.0}], {"x": 2.0}, 1.0)

@@ -1,7 +1,8 @@
-"""The super-net: what it mixes, who learns when, what cost does, when it is done."""
+"""The super-net: what it mixes, what learns when, what cost does, when it has converged."""
 
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,16 @@ import torch
 from tests.train.toy import Shelf, budget, callbacks, toy_training
 
 from sparing.models.cost import cost
-from sparing.models.stack.config import StackConfig
+from sparing.models.stack.config import (
+    BoomConfig,
+    FeedForwardConfig,
+    RelativeAttentionConfig,
+    SingleHeadConfig,
+    StackConfig,
+    WindowedAttentionConfig,
+)
 from sparing.models.stack.model import Stack
-from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.config import SearchConfig, SupernetConfig
 from sparing.models.supernet.model import Supernet
 from sparing.runs.build import build_model
 from sparing.runs.recipes import recipe
@@ -23,23 +31,23 @@ from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 7,
-    "pattern": "xfxf",
-    "dim": 8,
-    "heads": 2,
-    "head_dim": 4,
-    "ff_dim": 16,
-    "memory": 16,
-    "boom_dim": 16,
-}
+SMALL = StackConfig(
+    vocab_size=7,
+    pattern="xfxf",
+    dim=8,
+    relative=RelativeAttentionConfig(heads=2, head_dim=4, memory=16),
+    windowed=WindowedAttentionConfig(heads=2, head_dim=4),
+    single_head=SingleHeadConfig(memory=16),
+    feedforward=FeedForwardConfig(dim=16),
+    boom=BoomConfig(dim=16),
+)
 PRICED: dict[str, Any] = {"costs": (3.0, 1.0, 0.0), "fixed_cost": 2.0, "budget": 0.5}
 TOKENS = torch.tensor([[0, 1, 2, 3, 4], [5, 6, 2, 2, 1], [4, 4, 1, 0, 0], [1, 2, 1, 2, 1]])
 
 
-def supernet(**settings: Any) -> Supernet:
+def supernet(stack: StackConfig = SMALL, **search: Any) -> Supernet:
     torch.manual_seed(0)
-    return Supernet(SupernetConfig(**(SMALL | settings)))
+    return Supernet(SupernetConfig.of(stack, SearchConfig(**search)))
 
 
 def lively(model: Supernet) -> Supernet:
@@ -54,7 +62,7 @@ def prefer(model: Supernet, pattern: str) -> None:
     with torch.no_grad():
         model.logits.zero_()
         for slot, letter in enumerate(pattern):
-            model.logits[slot, model.config.candidates.index(letter)] = 1.0
+            model.logits[slot, model.search.candidates.index(letter)] = 1.0
 
 
 def learn(model: Supernet) -> None:
@@ -69,10 +77,10 @@ def moved(model: Supernet) -> tuple[bool, bool]:
     return model.logits.grad is not None, any(gradient is not None for gradient in weights)
 
 
-def test_evaluated_it_is_the_stack_of_its_favourites() -> None:
+def test_in_evaluation_it_is_the_stack_of_its_choices() -> None:
     model = lively(supernet(candidates="xfli")).eval()
     prefer(model, "lfix")
-    stack = Stack(StackConfig(**(SMALL | {"pattern": "lfix"}))).eval()
+    stack = Stack(replace(SMALL, pattern="lfix")).eval()
     own = model_tensors(model)
     with torch.no_grad():
         for name, tensor in model_tensors(stack).items():
@@ -101,7 +109,7 @@ def test_evaluation_has_no_noise() -> None:
 
 
 def test_a_network_of_identities_adds_nothing() -> None:
-    model = lively(supernet(embedding_skip=False)).eval()
+    model = lively(supernet(replace(SMALL, embedding_skip=False))).eval()
     prefer(model, "iiii")
     out = model(TOKENS, model.initial_state(4))
     first, _ = model.stack._embed(TOKENS, out.state)
@@ -162,16 +170,16 @@ def test_learning_at_once_is_the_default() -> None:
 
 def test_the_temperature_falls_to_its_end() -> None:
     model = supernet(tau_start=2.0, tau_end=0.2)
-    told = []
+    found = []
     for share in (0.0, 0.5, 1.0):
         model.before_step(0, share)
-        told.append(model.telemetry()["tau"])
-    assert told == pytest.approx([2.0, 0.4**0.5, 0.2])
+        found.append(model.telemetry()["tau"])
+    assert found == pytest.approx([2.0, 0.4**0.5, 0.2])
 
 
 def test_the_price_rises_above_the_budget_and_falls_below_it() -> None:
     model = supernet(**PRICED, price=0.1).train()
-    assert model.config.ceiling == 0.5 * (2 + 8) - 2
+    assert model.config.cost_limit == 0.5 * (2 + 8) - 2
     prefer(model, "xxxx")
     model.after_step()
     high = model.telemetry()["price"]
@@ -189,7 +197,7 @@ def test_the_price_rises_above_the_budget_and_falls_below_it() -> None:
     assert model.telemetry()["cost"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_a_hinge_asks_nothing_within_the_budget() -> None:
+def test_a_hinge_costs_nothing_within_the_budget() -> None:
     model = supernet(**PRICED, pricing="hinge", price=0.3).train()
     prefer(model, "iiii")
     with torch.no_grad():
@@ -200,15 +208,15 @@ def test_a_hinge_asks_nothing_within_the_budget() -> None:
     assert model(TOKENS, model.initial_state(4)).penalty.item() > 0
 
 
-def test_probabilities_are_told_by_slot_and_letter() -> None:
-    told = lively(supernet()).telemetry()
+def test_probabilities_are_reported_by_slot_and_letter() -> None:
+    found = lively(supernet()).telemetry()
     for slot in range(4):
-        row = [told[f"pi.{slot}.{letter}"] for letter in "xfi"]
+        row = [found[f"pi.{slot}.{letter}"] for letter in "xfi"]
         assert sum(row) == pytest.approx(1)
-    assert told["entropy"] > 0
+    assert found["entropy"] > 0
 
 
-def test_it_is_settled_when_favourites_stay_the_same_and_remembers_it() -> None:
+def test_it_converges_when_choices_stay_the_same_and_remembers_it() -> None:
     model = supernet(check_every=2, patience=2, stable=0.75).train()
     go(model, range(2))
     assert not model.settled
@@ -222,17 +230,17 @@ def test_it_is_settled_when_favourites_stay_the_same_and_remembers_it() -> None:
     assert other.train().settled
 
 
-@pytest.mark.parametrize(("check_every", "looks"), [(1, [9, 19, 29, 39]), (15, [19, 29])])
-def test_looks_between_which_no_preference_was_learnt_do_not_count(
-    check_every: int, looks: list[int]
+@pytest.mark.parametrize(("check_every", "checks"), [(1, [9, 19, 29, 39]), (15, [19, 29])])
+def test_checks_between_which_no_preference_was_learned_do_not_count(
+    check_every: int, checks: list[int]
 ) -> None:
     model, seen = supernet(check_every=check_every, patience=2, turn=10, warmup=0.01).train(), []
     for step in range(40):
-        model.favourites.fill_(-1)
+        model.last_choices.fill_(-1)
         go(model, [step])
-        if int(model.favourites[0]) >= 0:
+        if int(model.last_choices[0]) >= 0:
             seen.append(step)
-    assert seen == looks
+    assert seen == checks
     assert not model.settled
 
 
@@ -244,7 +252,12 @@ def go(model: Supernet, steps: Iterable[int]) -> None:
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "at once": {**PRICED, "candidates": "xfi"},
-    "in turns": {"warmup": 0.2, "turn": 3, "candidates": "lfi", "pattern": "lflf"},
+    "in turns": {
+        "stack": replace(SMALL, pattern="lflf"),
+        "warmup": 0.2,
+        "turn": 3,
+        "candidates": "lfi",
+    },
     "single path": {"sampling": "single-path", "hold": 4, "candidates": "slxgbi"},
 }
 
@@ -293,12 +306,12 @@ def losses(folder: Path) -> list[dict[str, Any]]:
 def test_it_learns_the_toy_text(tmp_path: Path) -> None:
     run = toy_training(supernet(tau_end=0.3))
     fit(run, budget(steps=150), ScheduleConfig(), callbacks(tmp_path, Shelf()))
-    told = [e for e in read(tmp_path / "metrics.jsonl") if e["kind"] == "train"]
-    assert told[-1]["nats_per_token"] < 0.9 < 1.5 < told[0]["nats_per_token"]
+    found = [e for e in read(tmp_path / "metrics.jsonl") if e["kind"] == "train"]
+    assert found[-1]["nats_per_token"] < 0.9 < 1.5 < found[0]["nats_per_token"]
 
 
 def test_a_budget_that_binds_is_spent_and_has_a_price(tmp_path: Path) -> None:
-    told = {}
+    found = {}
     for price in (0.0, 0.02):
         model = supernet(**(PRICED | {"budget": 0.7}), price=price, tau_end=0.3)
         run = toy_training(model)
@@ -307,19 +320,22 @@ def test_a_budget_that_binds_is_spent_and_has_a_price(tmp_path: Path) -> None:
         folder = tmp_path / str(price)
         folder.mkdir()
         fit(run, budget(steps=150), ScheduleConfig(shape="constant"), callbacks(folder, Shelf()))
-        told[price] = model.telemetry()
+        found[price] = model.telemetry()
     # Left alone the search would spend more, so keeping to the budget is the price's doing.
-    assert told[0.0]["cost"] > 0.8
-    assert told[0.02]["cost"] == pytest.approx(0.7, abs=0.05)
-    assert told[0.02]["price"] > 0.02
+    assert found[0.0]["cost"] > 0.8
+    assert found[0.02]["cost"] == pytest.approx(0.7, abs=0.05)
+    assert found[0.02]["price"] > 0.02
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("sampling", ["soft", "straight-through", "single-path"])
 def test_all_blocks_mix_in_bfloat16_on_a_gpu(sampling: str) -> None:
-    wide = {"candidates": "lsaxgbfi", "span_limit": 64, "span_starts": (8.0, 16.0), "head_dim": 16}
-    model = lively(supernet(sampling=sampling, turn=2, dim=64, boom_dim=64, **wide)).cuda().train()
+    windowed = WindowedAttentionConfig(heads=2, head_dim=16, span_limit=64, span_starts=(8, 16))
+    relative = RelativeAttentionConfig(heads=2, head_dim=16, memory=16)
+    stack = replace(SMALL, dim=64, boom=BoomConfig(dim=64), windowed=windowed, relative=relative)
+    search: dict[str, Any] = {"candidates": "lsaxgbfi", "sampling": sampling, "turn": 2}
+    model = lively(supernet(stack, **search)).cuda().train()
     state, tokens = model.initial_state(4), TOKENS.cuda()
     for step in range(4):
         model.before_step(step, step / 4)
@@ -332,7 +348,7 @@ def test_all_blocks_mix_in_bfloat16_on_a_gpu(sampling: str) -> None:
         model.zero_grad()
 
 
-def test_without_weights_nobody_knows_the_favourites() -> None:
+def test_without_weights_the_baseline_is_priced() -> None:
     run = recipe("toy_par_search")
     price = cost(build_model(run, "meta"))
     assert price.parameters_deployed == price.parameters_training

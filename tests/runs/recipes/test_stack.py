@@ -41,5 +41,5 @@ def test_a_recipe_is_as_small_as_asked_and_leaves_time_for_its_last_checkpoint(n
 
 def test_sha_has_exactly_one_single_headed_attention() -> None:
     config = recipe("enwik8_20min_sha").model
-    assert (config.letters.count("a"), config.heads) == (1, 1)
+    assert (config.letters.count("a"), config.windowed.heads) == (1, 1)
     assert set(config.letters) == {"l", "f", "a"}

@@ -10,6 +10,7 @@ from torch.optim import SGD, Adam, AdamW
 from sparing.config import from_json, to_json, with_settings
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
+from sparing.models.stack.config import FeedForwardConfig, RelativeAttentionConfig
 from sparing.models.supernet.config import SupernetConfig
 from sparing.models.supernet.model import Supernet
 from sparing.train.optim import (
@@ -133,8 +134,9 @@ def test_a_state_made_early_changes_no_step(
 
 
 def test_preferences_of_a_super_net_have_a_rate_and_a_decay_of_their_own() -> None:
+    relative = RelativeAttentionConfig(heads=2, head_dim=4, memory=4)
     config = SupernetConfig(
-        vocab_size=7, pattern="xf", dim=8, heads=2, head_dim=4, ff_dim=8, memory=4
+        vocab_size=7, pattern="xf", dim=8, relative=relative, feedforward=FeedForwardConfig(dim=8)
     )
     model = Supernet(config)
     settings = OptimConfig(

@@ -1,1 +1,1 @@
-"""Stack: residual blocks in the order a pattern names."""
+"""The stack: its settings, patterns and model."""

@@ -1,8 +1,8 @@
-"""Stack: residual branches in the order a pattern names, one letter each.
+"""Stack: residual blocks in the order of a pattern, one letter each.
 
-Axes: B batch, T segment, D dim. The house's own family: what the others taught, in one place, and
-what a search over blocks is retrained as. Every branch norms its own input (pre-norm) and starts by
-adding little: nothing for attention with learned spans and feed-forward, most for Boom.
+Axes: B batch, T segment, D dim, N blocks. The family that searches are retrained as. Every block
+norms its own input (pre-norm) and adds little at first: nothing for attention with learned spans
+and feed-forward, most for Boom.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.models.stack.config import StackConfig, branch
+from sparing.models.stack.config import StackConfig
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.windowed import SpanRefresh
 from sparing.nn.block import Block, TypedModuleList
@@ -29,49 +29,50 @@ TABLE_STD = 0.02
 
 
 class Residual(NamedTuple):
-    """The residual stream on its way into some branches."""
+    """The residual stream before some blocks."""
 
     hidden_BTD: Tensor
-    first_BTD: Tensor
-    """The embedding, of which every branch is reminded."""
-    shares_2N: Tensor | None
-    """How much of the two is kept after each branch."""
+    x0_BTD: Tensor
+    """The embedding."""
+    lambdas_2N: Tensor | None
+    """Weights of the stream and of the embedding after each block; none: blocks only add."""
 
 
 class Stack(LanguageModel):
-    """Embedding, branches, softmax."""
+    """Embedding, blocks, softmax."""
 
     head: SoftmaxHead | AdaptiveHead
 
     def __init__(self, config: StackConfig, blocks: Iterable[Block] | None = None) -> None:
-        """With `blocks`, those instead of the pattern's."""
+        """Use `blocks`, if given, instead of those of the pattern."""
         super().__init__()
         c = self.config = config
-        self.embedding, self.head = _ends(c)
+        self.embedding, self.head = _embedding_and_head(c)
         self.ngrams = (
-            NgramEmbedding(c.dim, lengths=c.ngrams, rows=c.ngram_rows, width=c.ngram_dim)
-            if c.ngrams
+            NgramEmbedding(c.dim, lengths=c.ngrams.lengths, rows=c.ngrams.rows, width=c.ngrams.dim)
+            if c.ngrams.lengths
             else None
         )
-        self.blocks = TypedModuleList(blocks or (branch(letter, c) for letter in c.letters))
-        self.places = tuple(range(len(self.blocks))) if blocks else c.places
+        self.blocks = TypedModuleList(blocks or (c.build_block(letter) for letter in c.letters))
+        self.order = tuple(range(len(self.blocks))) if blocks else c.order
         self.dropout, self.dropout_output = Dropout(c.dropout), Dropout(c.dropout_output)
         self.dropout_words = RowDropout(c.vocab_size, c.dropout_words)
-        self.mtp = MultiTokenPrediction(c.dim, c.vocab_size, c.mtp) if c.mtp else None
-        self.fading = 1.0
-        self.keep, self.remind = None, None
+        further = c.mtp.tokens
+        self.mtp = MultiTokenPrediction(c.dim, c.vocab_size, further) if further else None
+        self.mtp_weight = c.mtp.weight
+        self.resid_lambdas, self.x0_lambdas = None, None
         if c.embedding_skip:
-            self.keep = nn.Parameter(torch.ones(len(self.places)))
-            self.remind = nn.Parameter(torch.zeros(len(self.places)))
-        self.through = through
-        self._groups = list(grouped([block for _, block in self._placed()]))
+            self.resid_lambdas = nn.Parameter(torch.ones(len(self.order)))
+            self.x0_lambdas = nn.Parameter(torch.zeros(len(self.order)))
+        self.run_blocks = run_blocks
+        self._groups = list(compile_groups([block for _, block in self._passes()]))
 
     def initial_state(self, batch: int) -> State:
-        """What each branch carries, under its place."""
+        """What each block carries, under its place in the order."""
         like = next(self.parameters()).detach()
         SpanRefresh(self.modules()).finish()
         state = State()
-        for place, block in self._placed():
+        for place, block in self._passes():
             own = block.initial_state(batch, like)
             state |= owned(own, f"blocks.{place}")
         if self.ngrams is not None:
@@ -79,9 +80,9 @@ class Stack(LanguageModel):
         return state
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """See `LanguageModel`. Every branch knows how its own begins."""
+        """See `LanguageModel`. Every block resets its own state."""
         begun = State()
-        for place, block in self._placed():
+        for place, block in self._passes():
             own = block.reset_lanes(part(state, f"blocks.{place}"), lanes_B)
             begun |= owned(own, f"blocks.{place}")
         if self.ngrams is not None:
@@ -91,86 +92,85 @@ class Stack(LanguageModel):
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
         refresh = SpanRefresh(self.modules())
-        first_BTD, carried = self._embed(tokens_BT, state)
-        # A copy: that the two were one would be compiled into the code of the first group.
-        hidden_BTD = first_BTD.clone() if self.steady else first_BTD
-        before = [self._own(state, place) for place, _ in self._placed()]
+        x0_BTD, carried = self._embed(tokens_BT, state)
+        # A copy: if both were one tensor, the code of the first group would be compiled for that.
+        hidden_BTD = x0_BTD.clone() if self.steady else x0_BTD
+        before = [self._block_state(state, place) for place, _ in self._passes()]
         after: list[State] = []
-        for group, share in zip(self._groups, self._shares(), strict=True):
-            stream = Residual(hidden_BTD, first_BTD, share)
+        for group, lambdas_2N in zip(self._groups, self._lambdas(), strict=True):
+            stream = Residual(hidden_BTD, x0_BTD, lambdas_2N)
             hidden_BTD, left = self._run(group, stream, before[group.start : group.stop])
             after += left
         refresh.finish()
         carried |= self._kept(before, after)
-        zero = first_BTD.new_zeros((), dtype=torch.float32)
+        zero = x0_BTD.new_zeros((), dtype=torch.float32)
         penalty = torch.stack([block.penalty(zero) for block in self.blocks]).sum()
         last_BTD = self.dropout_output(F.rms_norm(hidden_BTD, (self.config.dim,)))
         if self.mtp is not None and self.training:
-            weight = self.config.mtp_weight * self.fading
-            penalty = penalty + weight * self.mtp(last_BTD, tokens_BT)
+            penalty = penalty + self.mtp_weight * self.mtp(last_BTD, tokens_BT)
         return Output(last_BTD, carried, penalty)
 
-    def _shares(self) -> list[Tensor | None]:
-        """How each group's branches are blended; nothing where they are only added."""
-        if self.keep is None or self.remind is None:
+    def _lambdas(self) -> list[Tensor | None]:
+        """The weights of the embedding skip, group by group."""
+        if self.resid_lambdas is None or self.x0_lambdas is None:
             return [None for _ in self._groups]
-        both_2N = torch.stack([self.keep, self.remind])
+        both_2N = torch.stack([self.resid_lambdas, self.x0_lambdas])
         return list(torch.split(both_2N, [len(group) for group in self._groups], dim=1))
 
     def _run(
         self, group: range, stream: Residual, states: Sequence[State]
     ) -> tuple[Tensor, list[State]]:
-        """The stream after some consecutive branches, and what they leave behind."""
-        blocks = [self._at(place) for place in group]
+        """The stream after a group of blocks, and their states."""
+        blocks = [self._block(place) for place in group]
         deltas, after = [], []
         if not blocks[0].fusible:
             delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
             deltas, after = [delta_BTD], [own]
-        led = len(deltas)
-        hidden_BTD, rest = self.through(blocks[led:], stream, states[led:], deltas)
+        done = len(deltas)
+        hidden_BTD, rest = self.run_blocks(blocks[done:], stream, states[done:], deltas)
         return hidden_BTD, after + rest
 
     def _kept(self, before: Sequence[State], after: Sequence[State]) -> State:
-        """What every branch carries on."""
+        """What every block carries into the next segment."""
         carried = State()
-        for (place, block), *own in zip(self._placed(), before, after, strict=True):
+        for (place, block), *own in zip(self._passes(), before, after, strict=True):
             carried |= owned(block.kept(*own), f"blocks.{place}")
         return carried
 
-    def _own(self, state: State, place: int) -> State:
-        """What a branch carried here."""
+    def _block_state(self, state: State, place: int) -> State:
+        """The part of the model's state that belongs to one block."""
         own = part(state, f"blocks.{place}")
         if self.steady:
-            for name in self._at(place).growing:
+            for name in self._block(place).growing:
                 own[name] = with_gap(own[name])
                 torch._dynamo.maybe_mark_dynamic(own[name], 1)
         return own
 
     def _embed(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
-        """The first vectors, and what the next segment must know of this one's tokens."""
+        """The embedding, and the last tokens, which the next segment needs for its n-grams."""
         vectors_BTD, carried = self.embedding(tokens_BT), State()
         if self.ngrams is not None:
-            grouped_BTD, carried["tokens"] = self.ngrams(tokens_BT, state["tokens"])
-            vectors_BTD = vectors_BTD + grouped_BTD
+            ngram_BTD, carried["tokens"] = self.ngrams(tokens_BT, state["tokens"])
+            vectors_BTD = vectors_BTD + ngram_BTD
         normed_BTD = F.rms_norm(vectors_BTD, (self.config.dim,))
         normed_BTD = self.dropout_words(normed_BTD, tokens_BT)
         return self.dropout(normed_BTD.to(compute_dtype(normed_BTD))), carried
 
     def before_step(self, step: int, share: float) -> None:
-        """Foretelling weighs less and less."""
-        self.fading = 1 - share
+        """Lower the weight of multi-token prediction, to zero at the end of the run."""
+        self.mtp_weight = self.config.mtp.weight * (1 - share)
 
     def collapse(self) -> None:
-        """Foretelling was an exercise."""
+        """Drop the heads of multi-token prediction, which only training needs."""
         self.mtp = None
 
     def after_step(self) -> None:
-        """Pass it on."""
+        """Call it on every block."""
         for block in self.blocks:
             block.after_step()
 
     def telemetry(self) -> dict[str, float]:
-        """Every branch's own, under its number."""
+        """The numbers of every block, under its number in the pattern."""
         return {
             ".".join([kind, str(number), *rest]): value
             for number, block in enumerate(self.blocks)
@@ -179,8 +179,8 @@ class Stack(LanguageModel):
         }
 
     def compile_parts(self) -> None:
-        """Groups of branches, each as one; the same code serves all groups of a kind."""
-        self.through, self.steady = torch.compile(through), True
+        """Compile each group of blocks as one; the same code serves all groups of a kind."""
+        self.run_blocks, self.steady = torch.compile(run_blocks), True
         if self.ngrams is not None:
             self.ngrams.compile_parts()
         for block in self.blocks:
@@ -188,74 +188,73 @@ class Stack(LanguageModel):
                 block.compile_parts()
 
     def flops_per_token(self) -> float:
-        """Branches and softmax, rarer clusters left out."""
+        """Blocks and softmax, without the clusters of rare words."""
         SpanRefresh(self.modules()).finish()
-        branches = sum(block.flops_per_token() for _, block in self._placed())
+        blocks = sum(block.flops_per_token() for _, block in self._passes())
         c = self.config
-        return branches + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
+        return blocks + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
 
     def state_numbers(self) -> int:
-        """What the branches carry, and the last few tokens."""
+        """What the blocks carry, and the last few tokens."""
         SpanRefresh(self.modules()).finish()
         tokens = 0 if self.ngrams is None else self.ngrams.history
-        return tokens + sum(block.state_numbers() for _, block in self._placed())
+        return tokens + sum(block.state_numbers() for _, block in self._passes())
 
-    def _at(self, place: int) -> Block:
-        block = self.blocks[self.places[place]]
+    def _block(self, place: int) -> Block:
+        block = self.blocks[self.order[place]]
         assert isinstance(block, Block)
         return block
 
-    def _placed(self) -> Iterator[tuple[int, Block]]:
-        """Every branch as often as it is gone through."""
-        return ((place, self._at(place)) for place in range(len(self.places)))
+    def _passes(self) -> Iterator[tuple[int, Block]]:
+        """Every place in the order and the block there; a block in brackets has several places."""
+        return ((place, self._block(place)) for place in range(len(self.order)))
 
 
-def _ends(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
-    """What reads symbols and what predicts them."""
+def _embedding_and_head(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:
     if c.adaptive:
         narrow = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
         head = AdaptiveHead(narrow, tied=c.tied, tied_projections="none")
         for weight in narrow.weights if c.tied else head.weights:
             nn.init.normal_(weight, std=TABLE_STD)
-        # Rare words are read in full where that is not the softmax's own table.
+        # Untied, rare words have vectors of full width in the embedding.
         return narrow if c.tied else nn.Embedding(c.vocab_size, c.dim), head
     table = nn.Embedding(c.vocab_size, c.dim)
     if not c.tied:
-        # The first guess is the same for every symbol, and costs log V.
+        # All symbols are equally likely at first, and the loss is log V.
         return table, SoftmaxHead(nn.Parameter(torch.zeros(c.vocab_size, c.dim)), bias=False)
     # The embedding is normed before it is read, so its scale is free to suit the softmax.
     nn.init.normal_(table.weight, std=TABLE_STD)
     return table, SoftmaxHead.tied(table)
 
 
-def through(
+def run_blocks(
     blocks: Sequence[Block], stream: Residual, states: Sequence[State], deltas: Sequence[Tensor]
 ) -> tuple[Tensor, list[State]]:
-    """The stream after `blocks`, and their states; `deltas` were computed before them."""
+    """The stream after `blocks`, and their states; `deltas` come from blocks before them."""
     hidden_BTD, carried = stream.hidden_BTD, []
     for number, delta_BTD in enumerate(deltas):
-        hidden_BTD = blend(stream, hidden_BTD + delta_BTD, number)
+        hidden_BTD = mix_embedding(stream, hidden_BTD + delta_BTD, number)
     for number, (block, state) in enumerate(zip(blocks, states, strict=True), len(deltas)):
         delta_BTD, after = block(hidden_BTD, state)
-        hidden_BTD = blend(stream, hidden_BTD + delta_BTD, number)
+        hidden_BTD = mix_embedding(stream, hidden_BTD + delta_BTD, number)
         carried.append(after)
     return hidden_BTD, carried
 
 
-def blend(stream: Residual, hidden_BTD: Tensor, number: int) -> Tensor:
-    """A learned mix of the stream and the first embedding, where there is one."""
-    if stream.shares_2N is None:
+def mix_embedding(stream: Residual, hidden_BTD: Tensor, number: int) -> Tensor:
+    """A learned mix of the stream and the embedding, where the model has one."""
+    if stream.lambdas_2N is None:
         return hidden_BTD
-    keep, remind = stream.shares_2N[:, number].unbind()
-    # In the shares' own precision: bfloat16 would round 1.003 to 1, but only where not compiled.
-    mixed_BTD = keep * hidden_BTD.to(keep.dtype) + remind * stream.first_BTD.to(keep.dtype)
+    resid, x0 = stream.lambdas_2N[:, number].unbind()
+    # In the precision of the weights: bfloat16 would round 1.003 to 1, but only where not compiled.
+    mixed_BTD = resid * hidden_BTD.to(resid.dtype) + x0 * stream.x0_BTD.to(resid.dtype)
     return mixed_BTD.to(hidden_BTD.dtype)
 
 
-def grouped(blocks: Sequence[Block]) -> Iterator[range]:
-    """Branches to be compiled as one: each group ends after one that carries no state.
+def compile_groups(blocks: Sequence[Block]) -> Iterator[range]:
+    """Groups of blocks that are compiled as one: each ends after a block that carries no state.
 
-    One that cannot be compiled with its neighbours begins a group.
+    A block that cannot be compiled with its neighbours is the first of its group.
     """
     start = 0
     for number, block in enumerate(blocks):

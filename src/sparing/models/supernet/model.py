@@ -1,4 +1,4 @@
-"""Super-net: in every slot several blocks compete, and the training says which one is needed.
+"""Super-net: several blocks compete in every slot, and training finds out which one is needed.
 
 PAR Transformer (arXiv:2009.04534) with residual candidates, logits instead of raw probabilities,
 and a price on measured cost. Axes: S slots, C candidates, B batch, T segment.
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.models.stack.config import branch
 from sparing.models.stack.model import Stack
 from sparing.models.supernet.config import SupernetConfig
 from sparing.nn.head import HeldOutRowsHead
@@ -23,118 +22,130 @@ class Supernet(LanguageModel):
 
     head: HeldOutRowsHead
     alone: ClassVar[bool] = True
-    """Its noise and its held-out lanes are drawn by each process for itself."""
+    """Every process would draw its own noise and its own held-out lanes."""
     noise: Tensor
-    """Of the step under way."""
+    """Gumbel noise of the current step, slots by candidates."""
     costs: Tensor
-    """Of each candidate."""
+    """Cost of each candidate."""
     price: Tensor
     """Nats per token for spending twice the budget."""
-    favourites: Tensor
-    """At the last look; -1 before the first."""
-    calm: Tensor
-    """Looks in a row that saw little change."""
+    last_choices: Tensor
+    """The choice in every slot at the last check; -1 before the first."""
+    stable_checks: Tensor
+    """Checks in a row that saw little change."""
 
     def __init__(self, config: SupernetConfig) -> None:
         super().__init__()
         c = self.config = config
-        slots, candidates = len(c.letters), len(c.candidates)
+        search = self.search = config.search
+        slots, candidates = len(c.letters), len(search.candidates)
         self.stack = Stack(
-            c, [Mixed(c.dim, {x: branch(x, c) for x in c.candidates}) for _ in range(slots)]
+            c,
+            [
+                Mixed(c.dim, {letter: c.build_block(letter) for letter in search.candidates})
+                for _ in range(slots)
+            ],
         )
-        self.head = HeldOutRowsHead(self.stack.head, c.held)
+        self.head = HeldOutRowsHead(self.stack.head, search.held)
         self.logits: nn.Parameter | None = nn.Parameter(torch.zeros(slots, candidates))
         self.register_buffer("noise", torch.zeros(slots, candidates))
-        self.register_buffer("price", torch.tensor(0.0 if c.pricing == "dual" else c.price))
-        self.register_buffer("favourites", torch.full((slots,), -1))
-        self.register_buffer("calm", torch.tensor(0))
-        self.register_buffer("costs", torch.tensor(c.costs or [0.0] * candidates), persistent=False)
-        self.apart = c.turn > 0
-        self.tau, self._settled = c.tau_start, False
-        self._choosing, self._looking = True, False
+        self.register_buffer(
+            "price", torch.tensor(0.0 if search.pricing == "dual" else search.price)
+        )
+        self.register_buffer("last_choices", torch.full((slots,), -1))
+        self.register_buffer("stable_checks", torch.tensor(0))
+        costs = torch.tensor(search.costs or [0.0] * candidates)
+        self.register_buffer("costs", costs, persistent=False)
+        self.apart = search.turn > 0
+        self.tau, self._converged = search.tau_start, False
+        self._trains_logits, self._check_due = True, False
 
     def initial_state(self, batch: int) -> State:
-        """In training that of all candidates, in evaluation that of the favourites."""
-        self._steer()
+        """In training that of all candidates, in evaluation that of the chosen ones."""
+        self._set_weights()
         return self.stack.initial_state(batch)
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """That of every candidate the state holds."""
+        """See `LanguageModel`."""
         return self.stack.reset_lanes(state, lanes_B)
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
-        """See `LanguageModel`. Without training, the favourites alone and no noise."""
-        self._steer()
+        """See `LanguageModel`. In evaluation only the chosen blocks run, without noise."""
+        self._set_weights()
         out: Output = self.stack(tokens_BT, state)
         for slot in self._slots():
-            # Or this pass's graph would live until the next one.
+            # Otherwise the graph of this pass would be kept alive until the next one.
             slot.steer(None, 0)
-        return out._replace(penalty=out.penalty + self._asked(out.penalty))
+        return out._replace(penalty=out.penalty + self._cost_penalty(out.penalty))
 
     def before_step(self, step: int, share: float) -> None:
-        """Cool down, draw noise, decide who learns in this step, and whether to look after it."""
-        c = self.config
-        self.tau = annealed(c.tau_start, c.tau_end, share)
+        """Lower the temperature, draw noise, decide what this step trains and whether to check."""
+        search = self.search
+        self.tau = annealed(search.tau_start, search.tau_end, share)
         if self.logits is None:
             return
-        if step % c.hold == 0:
+        if step % search.hold == 0:
             self.noise.copy_(gumbel_noise(self.logits))
-        warming = share < c.warmup
-        alone = not warming and c.turn > 0 and (step + 1) % c.turn == 0
-        self._choosing = alone or not (warming or c.turn)
+        warming = share < search.warmup
+        logits_only = not warming and search.turn > 0 and (step + 1) % search.turn == 0
+        self._trains_logits = logits_only or not (warming or search.turn)
         for name, parameter in self.named_parameters():
-            parameter.requires_grad_(self._choosing if name == "logits" else not alone)
-        if c.turn:
-            self.head.lanes = "held" if alone else "most"
-        self._looking = self._choosing and self._due(step + 1)
+            parameter.requires_grad_(self._trains_logits if name == "logits" else not logits_only)
+        if search.turn:
+            self.head.lanes = "held" if logits_only else "most"
+        self._check_due = self._trains_logits and self._is_check_due(step + 1)
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Where preferences had their say: look at them, let the price follow the excess."""
+        """After a step that trained the logits: check for convergence, and adjust the price."""
         self.stack.after_step()
-        c = self.config
-        if self.logits is None or not self._choosing:
+        search = self.search
+        if self.logits is None or not self._trains_logits:
             return
-        if self._looking:
-            self._look()
-        if c.budget is None or c.pricing != "dual":
+        if self._check_due:
+            self._check_choices()
+        if search.budget is None or search.pricing != "dual":
             return
-        self.price.add_(c.price * self._excess(self.logits)).clamp_(min=0)
+        self.price.add_(search.price * self._excess(self.logits)).clamp_(min=0)
 
     @property
     def settled(self) -> bool:
-        """Whether the favourites have stopped changing."""
-        return self._settled
+        """Whether the choices have stopped changing."""
+        return self._converged
 
     def train(self, mode: bool = True) -> "Supernet":
-        """Switch between mixing and choosing; take up what a checkpoint says."""
+        """Switch between mixing and choosing, and read from the buffers whether it has converged.
+
+        A checkpoint may have been loaded into them.
+        """
         super().train(mode)
-        if self.calm.device.type != "meta":
-            self._settled = self.config.check_every > 0 and int(self.calm) >= self.config.patience
+        if self.stable_checks.device.type != "meta":
+            enough = int(self.stable_checks) >= self.search.patience
+            self._converged = self.search.check_every > 0 and enough
         return self
 
     def pattern(self) -> str:
-        """The favourite of every slot, as letters."""
-        return "".join(self.config.candidates[choice] for choice in self._choices())
+        """The most probable block of every slot, as letters."""
+        return "".join(self.search.candidates[choice] for choice in self._choices())
 
     @property
-    def taught(self) -> bool:
-        """Whether any preference has moved yet."""
+    def has_preferences(self) -> bool:
+        """Whether the logits have been trained at all."""
         return self.logits is None or bool(self.logits.any())
 
-    def chances(self) -> list[dict[str, float]]:
-        """Logarithm of every candidate's probability, slot by slot."""
+    def log_probs(self) -> list[dict[str, float]]:
+        """Logarithm of the probability of every candidate, slot by slot."""
         if self.logits is None:
             return [{letter: 0.0} for letter in self.pattern()]
         log_SC = torch.log_softmax(self.logits.detach().float(), dim=-1).tolist()
-        return [dict(zip(self.config.candidates, row, strict=True)) for row in log_SC]
+        return [dict(zip(self.search.candidates, row, strict=True)) for row in log_SC]
 
     def collapse(self) -> None:
-        """Keep the favourites alone; all candidates where nobody knows the preferences yet."""
+        """Keep only the chosen blocks; all candidates where the model has no weights yet."""
         if self.logits is not None and self.logits.is_meta:
             return
         for slot, choice in zip(self._slots(), self._choices(), strict=True):
-            letter = self.config.candidates[choice]
+            letter = self.search.candidates[choice]
             slot.candidates = nn.ModuleDict({letter: slot.candidates[letter]})
         self.logits = None
 
@@ -142,48 +153,50 @@ class Supernet(LanguageModel):
         """Probabilities by slot and letter, temperature, entropy, expected cost and its price."""
         if self.logits is None:
             return {}
-        c, logits_SC = self.config, self.logits.detach()
-        told = {"tau": self.tau, "entropy": float(entropy(logits_SC))}
-        if c.budget is not None:
+        search, logits_SC = self.search, self.logits.detach()
+        found = {"tau": self.tau, "entropy": float(entropy(logits_SC))}
+        if search.budget is not None:
             blocks = float(expected_cost(logits_SC, self.costs))
-            whole = (c.ceiling + c.fixed_cost) / c.budget
-            told |= {"cost": (c.fixed_cost + blocks) / whole, "price": float(self.price)}
+            baseline = (self.config.cost_limit + search.fixed_cost) / search.budget
+            found |= {"cost": (search.fixed_cost + blocks) / baseline, "price": float(self.price)}
         for number, row in enumerate(torch.softmax(logits_SC.float(), dim=-1).tolist()):
-            told |= {f"pi.{number}.{x}": pi for x, pi in zip(c.candidates, row, strict=True)}
-        return told
+            pairs = zip(search.candidates, row, strict=True)
+            found |= {f"pi.{number}.{letter}": pi for letter, pi in pairs}
+        return found
 
     def compile_parts(self) -> None:
-        """What the blocks compile."""
+        """See `LanguageModel`."""
         self.stack.compile_parts()
 
     def flops_per_token(self) -> float:
-        """Of the favourites."""
+        """Of the chosen blocks."""
         self._choose()
         return self.stack.flops_per_token()
 
     def state_numbers(self) -> int:
-        """Of the favourites."""
+        """Of the chosen blocks."""
         self._choose()
         return self.stack.state_numbers()
 
-    def _asked(self, like: Tensor) -> Tensor:
-        """The price of what the budget is exceeded by."""
-        c = self.config
-        if c.budget is None or self.logits is None or not self.training:
+    def _cost_penalty(self, like: Tensor) -> Tensor:
+        """Nats per token for exceeding the budget."""
+        search = self.search
+        if search.budget is None or self.logits is None or not self.training:
             return like.new_zeros(())
         excess = self._excess(self.logits)
-        asked: Tensor = self.price * (excess if c.pricing == "dual" else excess.clamp(min=0))
-        return asked
+        penalty: Tensor = self.price * (excess if search.pricing == "dual" else excess.clamp(min=0))
+        return penalty
 
     def _excess(self, logits_SC: Tensor) -> Tensor:
-        """By how much of the ceiling the expected cost of the blocks exceeds it."""
-        return expected_cost(logits_SC, self.costs) / self.config.ceiling - 1
+        """How far the expected cost of the blocks exceeds its limit, as a share of the limit."""
+        return expected_cost(logits_SC, self.costs) / self.config.cost_limit - 1
 
-    def _steer(self) -> None:
+    def _set_weights(self) -> None:
+        """Tell every slot how to mix its candidates in the next pass."""
         if not self.training or self.logits is None:
             self._choose()
             return
-        sampling = self.config.sampling
+        sampling = self.search.sampling
         weights_SC = mixture(self.logits, self.noise, self.tau, sampling)
         paths: list[int | None] = [None] * weights_SC.size(0)
         if sampling == "single-path":
@@ -198,31 +211,31 @@ class Supernet(LanguageModel):
     def _choices(self) -> list[int]:
         if self.logits is None:
             letters = (next(iter(slot.candidates)) for slot in self._slots())
-            return [self.config.candidates.index(letter) for letter in letters]
+            return [self.search.candidates.index(letter) for letter in letters]
         if self.logits.is_meta:
-            # Before anything is learnt: the network the search starts against.
-            return [max(0, self.config.candidates.find(x)) for x in self.config.letters]
+            # Without weights, the baseline stands for the network that will be found.
+            return [max(0, self.search.candidates.find(x)) for x in self.config.letters]
         choices: list[int] = self.logits.detach().argmax(dim=-1).tolist()
         return choices
 
-    def _due(self, done: int) -> bool:
-        """Whether time for a look came since preferences last learnt before their `done`th step.
+    def _is_check_due(self, done: int) -> bool:
+        """Whether a check fell due since the step before `done` that trained the logits.
 
-        Two looks with nothing learnt in between would always agree.
+        Two checks with no such step in between would always agree.
         """
-        every, turn = self.config.check_every, max(1, self.config.turn)
+        every, turn = self.search.check_every, max(1, self.search.turn)
         return every > 0 and max(0, done - turn) // every < done // every
 
     @torch.no_grad()
-    def _look(self) -> None:
-        """One look at the favourites; the only wait for the device between two of them."""
+    def _check_choices(self) -> None:
+        """Compare the choices with those of the last check. This waits for the device."""
         assert self.logits is not None
-        now = self.logits.argmax(dim=-1)
-        same = float((now == self.favourites).float().mean())
-        calm = int(self.calm) + 1 if same >= self.config.stable else 0
-        self.calm.fill_(calm)
-        self.favourites.copy_(now)
-        self._settled = calm >= self.config.patience
+        choices = self.logits.argmax(dim=-1)
+        same = float((choices == self.last_choices).float().mean())
+        stable = int(self.stable_checks) + 1 if same >= self.search.stable else 0
+        self.stable_checks.fill_(stable)
+        self.last_choices.copy_(choices)
+        self._converged = stable >= self.search.patience
 
     def _slots(self) -> Iterator[Mixed]:
         for slot in self.stack.blocks:

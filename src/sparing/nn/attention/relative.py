@@ -4,15 +4,19 @@ Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.block import Block
+from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
+from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State, counted, emptied
 from sparing.ops.relative_attention import Bias, relative_attention
 
@@ -64,6 +68,9 @@ class RelativeAttention(nn.Module):
 
 class RelativeBias(nn.Module):
     """The two learned queries of `relative_attention`."""
+
+    parameter_role: ClassVar[str] = "vector"
+    """For optimizers: a row per head is a stack of vectors, not a matrix between layers."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -244,3 +251,43 @@ class RelativeBlock(Block):
     def _recent(self, stored_BSX: Tensor) -> Tensor:
         # A copy: a view would keep all of it, and be compiled for by itself.
         return newest(stored_BSX, self.memory).contiguous()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelativeAttentionConfig(BlockConfig):
+    """Settings of Transformer-XL attention."""
+
+    letter: ClassVar[str] = "x"
+    title: ClassVar[str] = "Transformer-XL attention"
+    role: ClassVar[Role] = "attention"
+
+    heads: int = 8
+    """Number of heads."""
+    head_dim: int = 64
+    """Width of a head."""
+    memory: int = 512
+    """Positions before the segment that it attends to."""
+    dropout: float = 0.0
+    """On the attention weights."""
+
+    def __post_init__(self) -> None:
+        check_counts(heads=self.heads)
+        check_at_least(1, heads=self.heads, head_dim=self.head_dim)
+        check_at_least(0, memory=self.memory)
+        check_rates(dropout=self.dropout)
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return RelativeBlock(
+            residual.dim,
+            self.heads,
+            self.head_dim,
+            memory=self.memory,
+            dropout=residual.dropout,
+            dropout_attention=self.dropout,
+        )
+
+    def smaller(self, scale: Fraction, limit: SizeLimit) -> Self:
+        """See `BlockConfig`."""
+        head_dim = scale_width(self.head_dim, scale)
+        return replace(self, head_dim=head_dim, memory=min(self.memory, limit.memory))

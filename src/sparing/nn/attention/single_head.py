@@ -3,16 +3,20 @@
 Axes: B batch, T segment, M memory, S = M + T keys, D width.
 """
 
-from typing import Literal
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.block import Block
+from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
+from sparing.nn.checks import check_at_least
 from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import append, newest
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
+from sparing.nn.size import SizeLimit
 from sparing.nn.state import State, counted, emptied
 from sparing.ops.single_head_attention import single_head_attention
 from sparing.ops.single_head_attention.reference import attention_weights
@@ -201,3 +205,26 @@ class SingleHeadBlock(Block):
     def _recent(self, stored_BSD: Tensor) -> Tensor:
         # A copy: a view would keep all of it, and be compiled for by itself.
         return newest(stored_BSD, self.memory).contiguous()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SingleHeadConfig(BlockConfig):
+    """Settings of single-headed attention."""
+
+    letter: ClassVar[str] = "s"
+    title: ClassVar[str] = "single-headed attention"
+    role: ClassVar[Role] = "attention"
+
+    memory: int = 512
+    """Positions before the segment that it attends to."""
+
+    def __post_init__(self) -> None:
+        check_at_least(0, memory=self.memory)
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return SingleHeadBlock(residual.dim, memory=self.memory, dropout=residual.dropout)
+
+    def smaller(self, scale: Fraction, limit: SizeLimit) -> Self:
+        """See `BlockConfig`."""
+        return replace(self, memory=min(self.memory, limit.memory))

@@ -5,19 +5,23 @@ Axes: B batch, T segment, M memory, S = M + T, H heads, K head width, D dim; 2: 
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.host_copy import AsyncHostCopy
-from sparing.nn.block import Block
+from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
+from sparing.nn.checks import check_at_least, check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import KVBuffer
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
-from sparing.nn.rotary import Rotary
+from sparing.nn.rotary import PERIOD, Rotary
+from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State, emptied, zeroed
 from sparing.ops.rotated_entries import rotated_entries
 from sparing.ops.window_attention import Edge, window_attention
@@ -207,6 +211,70 @@ class WindowedAttentionBlock(Block):
         """Keys and values of one window, the last key if it waits, and the count of positions."""
         vectors = self.window * 2 + self.attend.key_shift
         return vectors * self.attend.heads * self.attend.head_dim + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowedAttentionConfig(BlockConfig):
+    """Settings of attention whose heads learn their spans."""
+
+    letter: ClassVar[str] = "a"
+    title: ClassVar[str] = "adaptive-span attention"
+    role: ClassVar[Role] = "attention"
+
+    heads: int = 8
+    """Number of heads."""
+    head_dim: int = 64
+    """Width of a head."""
+    span_limit: int = 8192
+    """The farthest a head may learn to look, in positions."""
+    span_starts: tuple[float, ...] = (32, 64, 128, 256, 512, 1024, 1536, 2048)
+    """First spans of the heads, used in turn; a start beyond the limit is cut to it."""
+    span_penalty: float = 0.0
+    """Nats per token added to the loss for each position of the mean span."""
+    ramp: int = 32
+    """Positions over which a window fades out."""
+    gated: bool = False
+    """Scale the output of every head by a gate that reads the stream."""
+    key_shift: bool = False
+    """Pair each value with the key of the position before it: a query that matches a position reads
+    what came next there."""
+    rotary_fraction: float = 1.0
+    """Share of a head's channels that are rotated by position; the others compare content alone,
+    at any distance. At 0, only the window tells near from far."""
+
+    def __post_init__(self) -> None:
+        check_counts(heads=self.heads)
+        check_at_least(1, heads=self.heads, head_dim=self.head_dim, ramp=self.ramp)
+        check_at_least(1, span_limit=self.span_limit)
+        check_at_least(0, span_penalty=self.span_penalty)
+        if not self.span_starts or not all(start >= 0 for start in self.span_starts):
+            raise ValueError(f"span_starts must be one or more, from 0 on, not {self.span_starts}")
+        if not 0 <= self.rotary_fraction <= 1:
+            raise ValueError(f"rotary_fraction must be between 0 and 1, not {self.rotary_fraction}")
+        if self.span_limit + self.ramp >= PERIOD:
+            raise ValueError(f"span_limit {self.span_limit} must stay below {PERIOD - self.ramp}")
+
+    def build(self, residual: ResidualConfig) -> Block:
+        """See `BlockConfig`."""
+        return WindowedAttentionBlock(
+            residual.dim,
+            self.heads,
+            self.head_dim,
+            limit=self.span_limit,
+            starts=[min(start, self.span_limit) for start in self.span_starts],
+            ramp=self.ramp,
+            price=self.span_penalty,
+            dropout=residual.dropout,
+            gated=self.gated,
+            key_shift=self.key_shift,
+            rotary_fraction=self.rotary_fraction,
+            rounds=residual.rounds,
+        )
+
+    def smaller(self, scale: Fraction, limit: SizeLimit) -> Self:
+        """See `BlockConfig`."""
+        head_dim = scale_width(self.head_dim, scale)
+        return replace(self, head_dim=head_dim, span_limit=min(self.span_limit, limit.memory))
 
 
 class SpanRefresh:

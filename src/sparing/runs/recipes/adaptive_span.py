@@ -21,7 +21,7 @@ def _dropping(share: float, warmup: int = 32_000) -> ScheduleConfig:
     return ScheduleConfig(shape="drops", warmup=warmup, drops=(share,))
 
 
-def enwik8_adaptive_span() -> RunConfig:
+def enwik8_adaptive_span() -> RunConfig[AdaptiveSpanConfig]:
     """Adaptive Span with 12 layers and spans up to 8192, the script of the authors.
 
     Published: 1.04 valid, 1.02 test bits per byte with 39M parameters
@@ -46,7 +46,7 @@ def enwik8_adaptive_span() -> RunConfig:
     )
 
 
-def enwik8_adaptive_span_small() -> RunConfig:
+def enwik8_adaptive_span_small() -> RunConfig[AdaptiveSpanConfig]:
     """Adaptive Span with 8 narrow layers and spans up to 1024, for one small GPU.
 
     Published: about 1.3 valid bits per byte after 150,000 steps (the authors' README).
@@ -71,7 +71,7 @@ def enwik8_adaptive_span_small() -> RunConfig:
     )
 
 
-def enwik8_adaptive_span_large() -> RunConfig:
+def enwik8_adaptive_span_large() -> RunConfig[AdaptiveSpanConfig]:
     """Adaptive Span with 24 wide layers; the rate drops to a tenth for the last 20,000 steps.
 
     Published: 1.00 valid, 0.98 test bits per byte with 209M parameters (arXiv:1905.07799, table 2)
@@ -87,7 +87,7 @@ def enwik8_adaptive_span_large() -> RunConfig:
     )
 
 
-def text8_adaptive_span() -> RunConfig:
+def text8_adaptive_span() -> RunConfig[AdaptiveSpanConfig]:
     """Adaptive Span with 12 layers on text8.
 
     Published: 1.05 valid, 1.11 test bits per byte with 38M parameters, mean span 314
@@ -103,7 +103,7 @@ def text8_adaptive_span() -> RunConfig:
     )
 
 
-def text8_adaptive_span_large() -> RunConfig:
+def text8_adaptive_span_large() -> RunConfig[AdaptiveSpanConfig]:
     """Adaptive Span with 24 wide layers on text8; the rate drops for the last 20,000 steps.
 
     Published: 1.01 valid, 1.07 test bits per byte with 209M parameters, mean span 245
@@ -120,7 +120,7 @@ def text8_adaptive_span_large() -> RunConfig:
     )
 
 
-def enwik8_all_attention_small() -> RunConfig:
+def enwik8_all_attention_small() -> RunConfig[AdaptiveSpanConfig]:
     """All-attention with 18 layers of 1024 persistent vectors a head, no feed-forward layers.
 
     Published: 1.03 valid, 1.01 test bits per byte with 39M parameters (arXiv:1907.01470) after
@@ -136,7 +136,7 @@ def enwik8_all_attention_small() -> RunConfig:
     )
 
 
-def enwik8_all_attention() -> RunConfig:
+def enwik8_all_attention() -> RunConfig[AdaptiveSpanConfig]:
     """All-attention with 36 layers of 2048 persistent vectors a head, no feed-forward layers.
 
     Published: 1.00 valid, 0.98 test bits per byte with 114M parameters (arXiv:1907.01470) after
@@ -152,7 +152,7 @@ def enwik8_all_attention() -> RunConfig:
     )
 
 
-def wikitext103_all_attention() -> RunConfig:
+def wikitext103_all_attention() -> RunConfig[AdaptiveSpanConfig]:
     """All-attention with 36 layers on the words of WikiText-103, tied adaptive tables.
 
     Published: 18.8 valid, 19.7 test perplexity with 133M parameters (the authors' README; 19.7 and

@@ -10,7 +10,7 @@ from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
 
-def wikitext2_awd_lstm() -> RunConfig:
+def wikitext2_awd_lstm() -> RunConfig[AWDLSTMConfig]:
     """AWD-LSTM on the words of WikiText-2, the settings of its public code.
 
     Published: 68.7 valid and 65.6 test perplexity per word in 750 epochs, 33.6M parameters; 67.4
@@ -39,7 +39,7 @@ def wikitext2_awd_lstm() -> RunConfig:
     )
 
 
-def enwik8_awd_lstm() -> RunConfig:
+def enwik8_awd_lstm() -> RunConfig[AWDLSTMConfig]:
     """AWD-LSTM of three layers on enwik8, the settings of its public code.
 
     Published: 1.232 test bits per byte in 50 epochs, 47M parameters (arXiv:1803.08240).
@@ -67,7 +67,7 @@ def enwik8_awd_lstm() -> RunConfig:
     )
 
 
-def wikitext103_awd_qrnn() -> RunConfig:
+def wikitext103_awd_qrnn() -> RunConfig[AWDLSTMConfig]:
     """AWD-QRNN of four layers on the words of WikiText-103, the settings of its public code.
 
     Published: 32.0 valid and 33.0 test perplexity per word in 14 epochs, 151M parameters in the

@@ -12,7 +12,7 @@ DECAY = 108_000 / 180_000
 FLOOR = 7e-5 / 1e-3
 
 
-def enwik8_mlstm() -> RunConfig:
+def enwik8_mlstm() -> RunConfig[MLSTMConfig]:
     """Multiplicative LSTM of 2800 units on enwik8, the settings of its author's code.
 
     Published: 1.24 test bits per byte in 40 epochs, 46M parameters (arXiv:1609.07959); about a

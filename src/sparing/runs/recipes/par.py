@@ -1,12 +1,18 @@
 """Recipes of PAR: searches over blocks, and the stacks they are retrained as (arXiv:2009.04534)."""
 
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
-from sparing.models.stack.config import StackConfig
+from sparing.models.stack.config import (
+    BoomConfig,
+    FeedForwardConfig,
+    RelativeAttentionConfig,
+    SingleHeadConfig,
+    StackConfig,
+    WindowedAttentionConfig,
+)
 from sparing.models.stack.patterns import interleaved, par, sandwich, sha
-from sparing.models.supernet.config import SupernetConfig
+from sparing.models.supernet.config import SearchConfig, SupernetConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.runs.recipes.stack import MUON
 from sparing.train.config import TrainConfig
@@ -14,8 +20,8 @@ from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
 COMPILED = False
-"""Every order of blocks would be compiled for itself: a board of ten networks takes longer to
-compile than to train, and past dynamo's limit the later ones would silently run uncompiled."""
+"""Every pattern would be compiled separately: a board of ten networks takes longer to compile than
+to train, and beyond dynamo's limit the later ones would silently run uncompiled."""
 PIECES = 12_000
 BYTES = 205
 SLOTS = 12
@@ -24,7 +30,7 @@ SLOTS = 12
 def toy_par_search() -> RunConfig:
     """Eight kinds of blocks compete in four slots on the source of Python; half a CPU minute.
 
-    It shows that every block takes part, not which one is needed.
+    It shows that every block can take part, not which one is needed.
     """
     return RunConfig(
         recipe="toy_par_search",
@@ -32,18 +38,15 @@ def toy_par_search() -> RunConfig:
         model=SupernetConfig(
             vocab_size=256,
             pattern="xfxf",
-            candidates="lsaxgbfi",
             dim=32,
-            heads=2,
-            head_dim=16,
-            ff_dim=64,
-            boom_dim=64,
-            memory=64,
-            span_limit=64,
-            span_starts=(16.0, 48.0),
-            tau_end=0.3,
-            warmup=0.2,
-            turn=3,
+            relative=RelativeAttentionConfig(heads=2, head_dim=16, memory=64),
+            windowed=WindowedAttentionConfig(
+                heads=2, head_dim=16, span_limit=64, span_starts=(16.0, 48.0)
+            ),
+            single_head=SingleHeadConfig(memory=64),
+            feedforward=FeedForwardConfig(dim=64),
+            boom=BoomConfig(dim=64),
+            search=SearchConfig(candidates="lsaxgbfi", tau_end=0.3, warmup=0.2, turn=3),
         ),
         data=DataConfig(corpus="python-stdlib"),
         train=TrainConfig(
@@ -64,7 +67,7 @@ def wikitext2_par_search() -> RunConfig:
     """The search of PAR's public code: three candidates, six slots, WikiText-2 in 12,000 pieces.
 
     That code reports 39.41 valid perplexity per piece (1.50 bits per character, 204 to 224 per
-    word) after 20 epochs, 37 minutes on a Colab GPU, with noise. Its defects are mended: attention
+    word) after 20 epochs, 37 minutes on a Colab GPU, with noise. Its bugs are fixed here: attention
     is scaled by the root of its width and not rectified, every target counts once, evaluation has
     no noise.
     """
@@ -75,11 +78,8 @@ def wikitext2_par_search() -> RunConfig:
             vocab_size=PIECES,
             pattern=interleaved(6),
             dim=128,
-            heads=4,
-            head_dim=32,
-            ff_dim=1024,
-            activation="relu",
-            memory=16,
+            relative=RelativeAttentionConfig(heads=4, head_dim=32, memory=16),
+            feedforward=FeedForwardConfig(dim=1024, activation="relu"),
             dropout=0.1,
             cutoffs=(250, 2500),
             shrink=4,
@@ -100,11 +100,11 @@ def wikitext2_par_search() -> RunConfig:
     )
 
 
-def wikitext2_par() -> RunConfig:
-    """What a search on WikiText-2 is retrained as: at most 4M parameters, 4.5 minutes on an H200.
+def wikitext2_par() -> RunConfig[StackConfig]:
+    """For retraining what a search on WikiText-2 found: at most 4M parameters, 4.5 minutes, H200.
 
-    24.3 valid perplexity per piece with `ffxxxx`, a searched pattern; that code: 39.41. Muon,
-    little dropout, long segments, and a memory eight times as long. Put a searched pattern in by
+    24.3 valid perplexity per piece with `ffxxxx`, a searched pattern; PAR's code: 39.41. Muon,
+    little dropout, long segments, and a memory eight times as long. To use a searched pattern:
     `sparing derive RUN --into wikitext2_par`.
     """
     return RunConfig(
@@ -114,11 +114,9 @@ def wikitext2_par() -> RunConfig:
             vocab_size=PIECES,
             pattern="xfxfxf",
             dim=192,
-            heads=4,
-            head_dim=48,
-            # Narrow enough for six of them: a search may ask for no attention at all.
-            ff_dim=704,
-            memory=128,
+            relative=RelativeAttentionConfig(heads=4, head_dim=48, memory=128),
+            # Narrow enough for six of them: a search may find that no attention is needed.
+            feedforward=FeedForwardConfig(dim=704),
             dropout=0.1,
             dropout_output=0.1,
             tied=True,
@@ -142,18 +140,15 @@ def wikitext2_par() -> RunConfig:
 def wikitext2_par_search_muon() -> RunConfig:
     """As `wikitext2_par_search`, in the shape of `wikitext2_par`; 35 minutes on one CPU core.
 
-    With the seed's settings preferences hardly move: after 3.7 minutes on an H200 the entropy of
-    the choice was still 1.098 of 1.099 nats. Here weights learn by Muon and preferences by turns.
+    With the original settings preferences hardly move: after 3.7 minutes on an H200 the entropy of
+    the choice was still 1.098 of 1.099 nats. Here Muon trains the weights, and weights and
+    preferences take turns.
     """
     run = wikitext2_par()
-    model = _supernet(
-        run,
-        memory=64,
-        dropout_output=0.0,
-        tau_start=2.0,
-        tau_end=0.2,
-        warmup=0.25,
-        turn=3,
+    relative = replace(run.model.relative, memory=64)
+    model = SupernetConfig.of(
+        replace(run.model, relative=relative, dropout_output=0.0),
+        SearchConfig(tau_start=2.0, tau_end=0.2, warmup=0.25, turn=3),
     )
     train = replace(
         run.train, batch=20, segment=64, minutes=35, log_every=20, checkpoint_every=1000,
@@ -171,7 +166,7 @@ def wikitext2_par_search_muon() -> RunConfig:
 
 
 def enwik8_par_search() -> RunConfig:
-    """Three candidates in twelve slots on enwik8, weights and preferences by turns; 4 minutes.
+    """Three candidates in twelve slots on enwik8; weights and preferences take turns. 4 minutes.
 
     For one H200, with `--budget 0.65`: a network at no more than 65 % of the interleaved one's
     time per step. The paper keeps one attention block in five and saves 35 % (on its own kernels).
@@ -181,17 +176,19 @@ def enwik8_par_search() -> RunConfig:
         stack,
         recipe="enwik8_par_search",
         family="supernet",
-        model=_supernet(stack, tau_start=2.0, tau_end=0.2, warmup=0.3, turn=3),
+        model=SupernetConfig.of(
+            stack.model, SearchConfig(tau_start=2.0, tau_end=0.2, warmup=0.3, turn=3)
+        ),
         train=replace(stack.train, minutes=4.0, log_every=20),
-        # At 0.05 most slots had made up their minds after a hundred noisy lessons.
+        # At 0.05 most slots had decided after a hundred noisy steps.
         optim=replace(stack.optim, architecture_lr=0.015),
     )
 
 
-def enwik8_interleaved() -> RunConfig:
+def enwik8_interleaved() -> RunConfig[StackConfig]:
     """Transformer-XL attention and feed-forward in turns, twelve blocks; 90 seconds on an H200.
 
-    The baseline of the board of PAR: short runs of equal time. The paper's network of 24 blocks
+    The baseline of PAR's board: short runs of equal time. The paper's network of 24 blocks
     is published with 1.11 test bits per byte, after a training of unknown length.
     """
     return RunConfig(
@@ -200,8 +197,8 @@ def enwik8_interleaved() -> RunConfig:
         model=StackConfig(
             vocab_size=BYTES,
             pattern=interleaved(SLOTS),
-            ff_dim=2048,
-            memory=512,
+            relative=RelativeAttentionConfig(memory=512),
+            feedforward=FeedForwardConfig(dim=2048),
             embedding_skip=True,
         ),
         data=DataConfig(corpus="enwik8", vocab="symbols"),
@@ -243,12 +240,6 @@ def enwik8_sha_layout() -> RunConfig:
     No published figure: SHA-RNN's own recipe is `enwik8_sha_rnn`.
     """
     return _patterned("enwik8_sha_layout", sha(4))
-
-
-def _supernet(run: RunConfig, **search: Any) -> SupernetConfig:
-    """A search in the shape of a stack, and against it."""
-    assert isinstance(run.model, StackConfig)
-    return SupernetConfig(**{**asdict(run.model), **search})
 
 
 def _patterned(name: str, pattern: str) -> RunConfig:

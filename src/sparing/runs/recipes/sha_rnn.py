@@ -10,7 +10,7 @@ from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
 
-def quickstart() -> RunConfig:
+def quickstart() -> RunConfig[SHARNNConfig]:
     """A small SHA-RNN on the Python standard library, on a laptop's CPU, in minutes.
 
     Expect about 1.65 bits per byte on the test split (2 CPU cores, 3.5 minutes).
@@ -39,7 +39,7 @@ def quickstart() -> RunConfig:
     )
 
 
-def enwik8_sha_rnn() -> RunConfig:
+def enwik8_sha_rnn() -> RunConfig[SHARNNConfig]:
     """SHA-RNN with one attention layer, the paper's settings; learning rate constant.
 
     Published: 1.076 test bits per byte (arXiv:1911.11423, table 1; 1.077 reproduced by a user) in
@@ -75,7 +75,7 @@ def enwik8_sha_rnn() -> RunConfig:
     )
 
 
-def enwik8_sha_rnn_4() -> RunConfig:
+def enwik8_sha_rnn_4() -> RunConfig[SHARNNConfig]:
     """SHA-RNN with attention in all four layers, the paper's settings.
 
     Published: 1.068 test bits per byte in 20 epochs, the last three at half the learning rate;
@@ -90,7 +90,7 @@ def enwik8_sha_rnn_4() -> RunConfig:
     )
 
 
-def enwik8_sha_rnn_0() -> RunConfig:
+def enwik8_sha_rnn_0() -> RunConfig[SHARNNConfig]:
     """SHA-RNN without any attention, the paper's settings.
 
     Published: 1.330 test bits per byte, hyper-parameters not tuned for it (arXiv:1911.11423).
@@ -99,7 +99,7 @@ def enwik8_sha_rnn_0() -> RunConfig:
     return replace(base, recipe="enwik8_sha_rnn_0", model=replace(base.model, attention_at=()))
 
 
-def wikitext2_sha_rnn() -> RunConfig:
+def wikitext2_sha_rnn() -> RunConfig[SHARNNConfig]:
     """SHA-RNN on WikiText-2 in lossless sub-word pieces, a size for one small GPU.
 
     No published figure stands: the paper withdrew its WikiText results.
@@ -122,7 +122,7 @@ def wikitext2_sha_rnn() -> RunConfig:
     )
 
 
-def text8_sha_rnn() -> RunConfig:
+def text8_sha_rnn() -> RunConfig[SHARNNConfig]:
     """SHA-RNN with one attention layer on text8, the settings of enwik8.
 
     No published figure: the paper reports enwik8 only.

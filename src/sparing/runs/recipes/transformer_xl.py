@@ -13,7 +13,7 @@ from sparing.train.optim import OptimConfig
 from sparing.train.schedule import ScheduleConfig
 
 
-def enwik8_transformer_xl() -> RunConfig:
+def enwik8_transformer_xl() -> RunConfig[TransformerXLConfig]:
     """Transformer-XL of 12 layers on enwik8 without newlines.
 
     Published: 1.06 test bits per byte of the text without newlines, 41M parameters
@@ -39,7 +39,7 @@ def enwik8_transformer_xl() -> RunConfig:
     )
 
 
-def enwik8_transformer_xl_large() -> RunConfig:
+def enwik8_transformer_xl_large() -> RunConfig[TransformerXLConfig]:
     """Transformer-XL of 24 layers on enwik8 without newlines.
 
     Published: 0.99 test bits per byte of the text without newlines, 277M parameters
@@ -67,7 +67,7 @@ def enwik8_transformer_xl_large() -> RunConfig:
     )
 
 
-def text8_transformer_xl() -> RunConfig:
+def text8_transformer_xl() -> RunConfig[TransformerXLConfig]:
     """Transformer-XL of 12 layers on text8, the settings of enwik8.
 
     No published figure: the paper reports the large model only.
@@ -81,7 +81,7 @@ def text8_transformer_xl() -> RunConfig:
     )
 
 
-def text8_transformer_xl_large() -> RunConfig:
+def text8_transformer_xl_large() -> RunConfig[TransformerXLConfig]:
     """Transformer-XL of 24 layers on text8, the settings of enwik8.
 
     Published: 1.08 test bits per byte, 277M parameters (arXiv:1901.02860, table 3), measured like
@@ -96,7 +96,7 @@ def text8_transformer_xl_large() -> RunConfig:
     )
 
 
-def wikitext103_transformer_xl() -> RunConfig:
+def wikitext103_transformer_xl() -> RunConfig[TransformerXLConfig]:
     """Transformer-XL of 16 layers on the words of WikiText-103.
 
     Published: 24.0 test perplexity per word, 151M parameters (arXiv:1901.02860, table 1). Measured
@@ -123,7 +123,7 @@ def wikitext103_transformer_xl() -> RunConfig:
     )
 
 
-def wikitext103_transformer_xl_large() -> RunConfig:
+def wikitext103_transformer_xl_large() -> RunConfig[TransformerXLConfig]:
     """Transformer-XL of 18 layers on the words of WikiText-103, rare words in narrow vectors.
 
     Published: 18.3 test perplexity per word; the paper prints 257M parameters, its program builds

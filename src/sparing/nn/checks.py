@@ -1,0 +1,25 @@
+"""Checks shared by the settings of blocks and models; each raises a ValueError for the user."""
+
+MOST = 1000
+"""More modules of one kind than any model needs."""
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse counts of modules that would take hours to build before memory runs out."""
+    for name, value in counts.items():
+        if value > MOST:
+            raise ValueError(f"{name} must be at most {MOST:,}, not {value:,}")
+
+
+def check_at_least(least: float, **values: float) -> None:
+    """Refuse values below `least`, and NaN."""
+    for name, value in values.items():
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def check_rates(**rates: float) -> None:
+    """Refuse dropout rates outside [0, 1)."""
+    for name, value in rates.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
