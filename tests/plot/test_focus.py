@@ -155,7 +155,7 @@ def test_white_space_and_broken_bytes_can_be_seen() -> None:
 class Blind(LanguageModel):
     """A family without attention to show."""
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         return {}
 
     def forward(self, tokens_BT: Tensor, state: State) -> Any:

@@ -714,6 +714,6 @@ def test_memory_too_small_for_one_lane_is_told_in_one_line(tmp_path: Path) -> No
 def test_a_model_that_keeps_lanes_apart_is_not_cut_into_other_pieces(tmp_path: Path) -> None:
     run = training()
     run.model.__class__ = Narrow
-    run.model.apart = True
+    run.model.fixed_micro_batches = True
     with pytest.raises(UserError, match=r"raise train\.micro_batches"):
         fit(run, budget(steps=3), PLAIN, callbacks(tmp_path, Shelf()))

@@ -53,7 +53,7 @@ class Reader:
     def fill(self, hardware: Hardware) -> None:
         """Read until the state stops growing."""
         with torch.no_grad(), hardware.autocast():
-            self.state = self.model.initial_state(self.tokens_BT.size(0))
+            self.state = self.model.initial_state(self.tokens_BT.size(0), inference=True)
             before = -1
             for _ in self._segments():
                 if size_bytes(self.state) == before:

@@ -50,7 +50,7 @@ class Writer:
         self, model: LanguageModel, vocab_size: int, batch: int, hardware: Hardware
     ) -> None:
         self.model, self.hardware, self.position, self.held_bytes = model, hardware, 0, 0
-        self.state: State = model.initial_state(batch)
+        self.state: State = model.initial_state(batch, inference=True)
         self.logits_BV = torch.zeros(batch, vocab_size, device=hardware.device)
 
     def copy(self) -> "Writer":

@@ -76,7 +76,7 @@ def _add_nats(
 ) -> None:
     """Add each position's loss to `totals`, one tensor per segment."""
     inputs_BT, targets_BT = (on_device(array, model.device) for array in read(split, windows))
-    state, begin = model.initial_state(len(windows)), 0
+    state, begin = model.initial_state(len(windows), inference=True), 0
     for total_T in totals:
         end = begin + len(total_T)
         out: Output = model(inputs_BT[:, begin:end], state)

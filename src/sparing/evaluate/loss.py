@@ -126,7 +126,7 @@ def carried(  # noqa: PLR0913  all but three are keyword-only
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
     batch = min(batch, tokens)
     segment = min(segment, math.ceil(tokens / batch))
-    config = StreamConfig(batch=batch, segment=segment, filled=model.steady)
+    config = StreamConfig(batch=batch, segment=segment, filled=model.static_shapes)
     own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
     pieces = _stream_nats(model, stream, len(own), charge or model.head.nats)
@@ -193,7 +193,7 @@ def _stream_nats(model: LanguageModel, stream: Stream, lanes: int, charge: Charg
     # Of a few streams, some processes have none.
     if not lanes:
         return
-    state = model.initial_state(lanes)
+    state = model.initial_state(lanes, inference=True)
     for piece in prefetch(stream.one_epoch(), model.device):
         out: Output = model(piece.inputs_BT, state)
         state = out.state
@@ -207,7 +207,7 @@ def _windows_nats(model: LanguageModel, split: Split, groups: Sequence[Sequence[
 
 def _window_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:
     inputs_BT, targets_BT = (on_device(array, model.device) for array in read(split, group))
-    out: Output = model(inputs_BT, model.initial_state(len(group)))
+    out: Output = model(inputs_BT, model.initial_state(len(group), inference=True))
     scored = max(window.end - window.scored for window in group)
     nats_BT = model.head.nats(out.hidden_BTD[:, -scored:], targets_BT[:, -scored:])
     return nats_BT.sum(dtype=torch.float64)

@@ -154,7 +154,7 @@ def draw_memory_use(focus: Focus, title: str, origin: str) -> "Figure":
 
 def _filled(model: LanguageModel, ids: npt.NDArray[Any], limit: int) -> tuple[State, int]:
     """The state once reading on would not make it larger, and the number of tokens read."""
-    state, read = model.initial_state(1), 0
+    state, read = model.initial_state(1, inference=True), 0
     while read < limit:
         before, piece = size_bytes(state), ids[read : min(read + READ, limit)]
         for piece_BT in _pieces(model, piece, READ):

@@ -59,7 +59,7 @@ def build_training(run: RunConfig, text: Split, hardware: Hardware, world: World
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(text, stream_config(run, filled=model.steady), world, Cursor()),
+        stream=_stream(text, stream_config(run, filled=model.static_shapes), world, Cursor()),
         hardware=hardware,
         scale=LossScale.for_precision(hardware.precision),
         state=State(),

@@ -53,7 +53,7 @@ def _refuse_other_lanes(before: RunConfig, run: RunConfig) -> None:
 
     Nor can the pieces of which a super-net's held lanes are the last.
     """
-    apart = build_model(run, "meta").apart
+    apart = build_model(run, "meta").fixed_micro_batches
     settings = ["train.batch:", "data.", *(["train.micro_batches:"] if apart else [])]
     fixed = [each for each in differences(before, run) if each.startswith(tuple(settings))]
     if fixed:

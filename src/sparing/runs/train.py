@@ -77,11 +77,11 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 def refuse_unfit(run: RunConfig) -> None:
     """What several processes, a batch in pieces or this machine cannot train, before any work."""
-    if launch().size > 1 and FAMILIES[run.family].model.alone:
+    if launch().size > 1 and FAMILIES[run.family].model.single_process:
         raise UserError(f"a {run.family} is trained by one process; run its seeds side by side")
     model = build_model(run, "meta")
     _refuse_beyond_memory(model)
-    if model.apart and run.train.batch < 2 * run.train.micro_batches:
+    if model.fixed_micro_batches and run.train.batch < 2 * run.train.micro_batches:
         raise UserError(
             "model.turn keeps lanes of every piece apart, so pieces need two: raise train.batch or "
             "lower train.micro_batches"

@@ -11,7 +11,7 @@ from sparing.device import is_out_of_memory
 from sparing.errors import UserError
 from sparing.evaluate.window import on_device
 from sparing.host_copy import AsyncHostCopy
-from sparing.models.api import State, joined, lanes
+from sparing.models.api import State, concat_lanes, select_lanes
 from sparing.train.capture import capture, capture_optimizer, capture_weights
 from sparing.train.config import TrainConfig
 from sparing.train.journal import measured
@@ -36,7 +36,9 @@ def fit(run: Training, config: TrainConfig, schedule: ScheduleConfig, callbacks:
     run.model.train()
     with stopping(launched=run.launched) as stop:
         run.world.watch(stop, clock)
-        while not stop.asked and not run.model.settled and (share := spent(run, config, clock)) < 1:
+        while (
+            not stop.asked and not run.model.converged and (share := spent(run, config, clock)) < 1
+        ):
             segment = next(segments)
             if segment.fresh:
                 run.state = run.fresh_state(segment.inputs_BT.size(0))
@@ -131,7 +133,7 @@ def backward_within_memory(
                 raise
             rows = segment.inputs_BT.size(0)
             smaller = [n for n in range(run.pieces + 1, rows + 1) if rows % n == 0]
-            if run.world.size > 1 or run.model.apart or not smaller:
+            if run.world.size > 1 or run.model.fixed_micro_batches or not smaller:
                 what = "the device's memory is too small; raise train.micro_batches"
                 raise UserError(f"{what} or lower train.segment") from None
         run.pieces = run.progress.pieces = smaller[0]
@@ -153,7 +155,7 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, Async
         chosen = slice(piece * rows, (piece + 1) * rows)
         inputs_BT, targets_BT = segment.inputs_BT[chosen], segment.targets_BT[chosen]
         # Whole, it goes in as it is: a memory that knows itself again is not copied.
-        carried = run.state if pieces == 1 else lanes(run.state, chosen)
+        carried = run.state if pieces == 1 else select_lanes(run.state, chosen)
         with run.world.grad_sync(run.loss, last=piece == pieces - 1):
             with run.hardware.autocast():
                 nats, state, penalty = run.loss(inputs_BT, targets_BT, carried)
@@ -168,7 +170,7 @@ def backward(run: Training, segment: Segment, pieces: int) -> tuple[float, Async
     total, norm = run.world.sync_step(
         asked, clip_(run.model.parameters(), run.clip, scale=run.scale.value)
     )
-    return total, norm, states[0] if pieces == 1 else joined(states)
+    return total, norm, states[0] if pieces == 1 else concat_lanes(states)
 
 
 def update(run: Training, nats: float, norm: AsyncHostCopy) -> bool:

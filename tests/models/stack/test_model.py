@@ -22,7 +22,7 @@ from sparing.models.stack.model import Residual, Stack, blend, grouped
 from sparing.nn import recurrent
 from sparing.nn.attention import windowed as span
 from sparing.nn.attention.windowed import WindowedAttentionBlock
-from sparing.nn.state import part
+from sparing.nn.state import select_prefix
 from sparing.plot.spans import head_windows
 
 SMALL = {"vocab_size": 9, "dim": 8, "heads": 2, "head_dim": 4, "ff_dim": 8, "memory": 4}
@@ -111,7 +111,7 @@ def test_after_every_branch_the_stream_is_weighed_and_reminded_of_the_embedding(
     tokens, state = torch.randint(0, 9, (2, 12)), model.initial_state(2)
     first = hidden = F.rms_norm(model.embedding(tokens), (8,))
     for place, block in enumerate(model.blocks):
-        delta, _ = block(hidden, part(state, f"blocks.{place}"))
+        delta, _ = block(hidden, select_prefix(state, f"blocks.{place}"))
         hidden = model.keep[place] * (hidden + delta) + model.remind[place] * first
     torch.testing.assert_close(model(tokens, state).hidden_BTD, F.rms_norm(hidden, (8,)))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.nn.attention.expire import Aged, ExpireAttention, ExpireSpan
+from sparing.nn.attention.expire import ExpireAttention, ExpireSpan, ExpiringMemory
 from sparing.ops.span_attention import Ramp
 from sparing.ops.span_attention.expiring import expiry
 
@@ -20,8 +20,10 @@ def brick(limit: int = LIMIT, *, noisy: bool = False) -> ExpireAttention:
     return ExpireAttention(DIM, HEADS, span=span, ramp=RAMP, noisy=noisy).double()
 
 
-def nothing(batch: int) -> Aged:
-    return Aged(torch.zeros(batch, 0, DIM).double(), torch.zeros(batch, 0, dtype=torch.long))
+def nothing(batch: int) -> ExpiringMemory:
+    return ExpiringMemory(
+        torch.zeros(batch, 0, DIM).double(), torch.zeros(batch, 0, dtype=torch.long)
+    )
 
 
 def by_hand(layer: ExpireAttention, hidden_TD: Tensor, position_KP: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ from sparing.train.schedule import ScheduleConfig
 from sparing.train.state import Training
 from sparing.train.stopping import Stop
 
-SHARED = [name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].model.alone]
+SHARED = [
+    name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].model.single_process
+]
 PLAIN = ScheduleConfig(shape="constant")
 OF_EACH_KIND = (
     "sha_rnn", "adaptive_span", "adaptive_span expire", "all-attention", "transformer_xl adaptive",

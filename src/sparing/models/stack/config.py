@@ -10,7 +10,7 @@ from sparing.nn.attention.relative import RelativeBlock
 from sparing.nn.attention.single_head import SingleHeadBlock
 from sparing.nn.attention.windowed import WindowedAttentionBlock
 from sparing.nn.block import Block, Identity
-from sparing.nn.feedforward import Activation, BoomBlock, FeedForward
+from sparing.nn.feedforward import Activation, BoomBlock, FeedForwardBlock
 from sparing.nn.ngram import check_ngrams
 from sparing.nn.recurrent import RecurrentBlock
 from sparing.nn.rotary import PERIOD
@@ -190,7 +190,7 @@ def _boom(c: StackConfig) -> Block:
 
 
 def _feed_forward(c: StackConfig) -> Block:
-    return FeedForward(c.dim, c.ff_dim, dropout=c.dropout, activation=c.activation)
+    return FeedForwardBlock(c.dim, c.ff_dim, dropout=c.dropout, activation=c.activation)
 
 
 BRANCHES: Mapping[str, tuple[str, Callable[[StackConfig], Block]]] = {

@@ -16,14 +16,14 @@ from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.config import StackConfig, branch
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.windowed import SpanRefresh
-from sparing.nn.block import Block, TypedModuleList
+from sparing.nn.block import Block, BufferedBlock, TypedModuleList, commit, compute
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.kv_buffer import with_gap
 from sparing.nn.mtp import MultiTokenPrediction
 from sparing.nn.ngram import NgramEmbedding
 from sparing.nn.precision import compute_dtype
-from sparing.nn.state import owned, part
+from sparing.nn.state import add_prefix, select_prefix
 
 TABLE_STD = 0.02
 
@@ -66,14 +66,14 @@ class Stack(LanguageModel):
         self.through = through
         self._groups = list(grouped([block for _, block in self._placed()]))
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """What each branch carries, under its place."""
         like = next(self.parameters()).detach()
-        SpanRefresh(self.modules()).finish()
+        self.refresh()
         state = State()
         for place, block in self._placed():
-            own = block.initial_state(batch, like)
-            state |= owned(own, f"blocks.{place}")
+            own = block.initial_state(batch, like, inference=inference)
+            state |= add_prefix(own, f"blocks.{place}")
         if self.ngrams is not None:
             state["tokens"] = self.ngrams.before(batch, like)
         return state
@@ -82,8 +82,8 @@ class Stack(LanguageModel):
         """See `LanguageModel`. Every branch knows how its own begins."""
         begun = State()
         for place, block in self._placed():
-            own = block.reset_lanes(part(state, f"blocks.{place}"), lanes_B)
-            begun |= owned(own, f"blocks.{place}")
+            own = block.reset_lanes(select_prefix(state, f"blocks.{place}"), lanes_B)
+            begun |= add_prefix(own, f"blocks.{place}")
         if self.ngrams is not None:
             begun["tokens"] = self.ngrams.reset_lanes(state["tokens"], lanes_B)
         return begun
@@ -93,7 +93,7 @@ class Stack(LanguageModel):
         refresh = SpanRefresh(self.modules())
         first_BTD, carried = self._embed(tokens_BT, state)
         # A copy: that the two were one would be compiled into the code of the first group.
-        hidden_BTD = first_BTD.clone() if self.steady else first_BTD
+        hidden_BTD = first_BTD.clone() if self.static_shapes else first_BTD
         before = [self._own(state, place) for place, _ in self._placed()]
         after: list[State] = []
         for group, share in zip(self._groups, self._shares(), strict=True):
@@ -123,8 +123,8 @@ class Stack(LanguageModel):
         """The stream after some consecutive branches, and what they leave behind."""
         blocks = [self._at(place) for place in group]
         deltas, after = [], []
-        if not blocks[0].fusible:
-            delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
+        if not blocks[0].compilable:
+            delta_BTD, own = compute(blocks[0], stream.hidden_BTD, states[0])
             deltas, after = [delta_BTD], [own]
         led = len(deltas)
         hidden_BTD, rest = self.through(blocks[led:], stream, states[led:], deltas)
@@ -134,14 +134,15 @@ class Stack(LanguageModel):
         """What every branch carries on."""
         carried = State()
         for (place, block), *own in zip(self._placed(), before, after, strict=True):
-            carried |= owned(block.kept(*own), f"blocks.{place}")
+            carried |= add_prefix(commit(block, *own), f"blocks.{place}")
         return carried
 
     def _own(self, state: State, place: int) -> State:
         """What a branch carried here."""
-        own = part(state, f"blocks.{place}")
-        if self.steady:
-            for name in self._at(place).growing:
+        own = select_prefix(state, f"blocks.{place}")
+        block = self._at(place)
+        if self.static_shapes and isinstance(block, BufferedBlock):
+            for name in block.growing:
                 own[name] = with_gap(own[name])
                 torch._dynamo.maybe_mark_dynamic(own[name], 1)
         return own
@@ -180,25 +181,28 @@ class Stack(LanguageModel):
 
     def compile_parts(self) -> None:
         """Groups of branches, each as one; the same code serves all groups of a kind."""
-        self.through, self.steady = torch.compile(through), True
+        self.through, self.static_shapes = torch.compile(through), True
         if self.ngrams is not None:
             self.ngrams.compile_parts()
         for block in self.blocks:
-            if not block.fusible:
+            if not block.compilable:
                 block.compile_parts()
+
+    def refresh(self) -> None:
+        """See `LanguageModel`."""
+        SpanRefresh(self.modules()).finish()
 
     def flops_per_token(self) -> float:
         """Branches and softmax, rarer clusters left out."""
-        SpanRefresh(self.modules()).finish()
         branches = sum(block.flops_per_token() for _, block in self._placed())
         c = self.config
         return branches + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """What the branches carry, and the last few tokens."""
-        SpanRefresh(self.modules()).finish()
         tokens = 0 if self.ngrams is None else self.ngrams.history
-        return tokens + sum(block.state_numbers() for _, block in self._placed())
+        blocks = [block for _, block in self._placed()]
+        return tokens + sum(block.state_numbers(inference=inference) for block in blocks)
 
     def _at(self, place: int) -> Block:
         block = self.blocks[self.places[place]]
@@ -236,7 +240,7 @@ def through(
     for number, delta_BTD in enumerate(deltas):
         hidden_BTD = blend(stream, hidden_BTD + delta_BTD, number)
     for number, (block, state) in enumerate(zip(blocks, states, strict=True), len(deltas)):
-        delta_BTD, after = block(hidden_BTD, state)
+        delta_BTD, after = compute(block, hidden_BTD, state)
         hidden_BTD = blend(stream, hidden_BTD + delta_BTD, number)
         carried.append(after)
     return hidden_BTD, carried
@@ -259,10 +263,10 @@ def grouped(blocks: Sequence[Block]) -> Iterator[range]:
     """
     start = 0
     for number, block in enumerate(blocks):
-        if number > start and not block.fusible:
+        if number > start and not block.compilable:
             yield range(start, number)
             start = number
-        if block.fusible and not block.state_numbers():
+        if block.compilable and not block.state_numbers():
             yield range(start, number + 1)
             start = number + 1
     if start < len(blocks):

@@ -15,14 +15,14 @@ from sparing.models.stack.config import branch
 from sparing.models.stack.model import Stack
 from sparing.models.supernet.config import SupernetConfig
 from sparing.nn.head import HeldOutRowsHead
-from sparing.nn.mixed import Mixed, annealed, entropy, expected_cost, gumbel_noise, mixture
+from sparing.nn.mixed import MixedBlock, anneal, entropy, expected_cost, gumbel_noise, mixture
 
 
 class Supernet(LanguageModel):
-    """A stack of `Mixed` slots, and the logits by which they are mixed."""
+    """A stack of `MixedBlock` slots, and the logits by which they are mixed."""
 
     head: HeldOutRowsHead
-    alone: ClassVar[bool] = True
+    single_process: ClassVar[bool] = True
     """Its noise and its held-out lanes are drawn by each process for itself."""
     noise: Tensor
     """Of the step under way."""
@@ -40,7 +40,7 @@ class Supernet(LanguageModel):
         c = self.config = config
         slots, candidates = len(c.letters), len(c.candidates)
         self.stack = Stack(
-            c, [Mixed(c.dim, {x: branch(x, c) for x in c.candidates}) for _ in range(slots)]
+            c, [MixedBlock(c.dim, {x: branch(x, c) for x in c.candidates}) for _ in range(slots)]
         )
         self.head = HeldOutRowsHead(self.stack.head, c.held)
         self.logits: nn.Parameter | None = nn.Parameter(torch.zeros(slots, candidates))
@@ -49,14 +49,15 @@ class Supernet(LanguageModel):
         self.register_buffer("favourites", torch.full((slots,), -1))
         self.register_buffer("calm", torch.tensor(0))
         self.register_buffer("costs", torch.tensor(c.costs or [0.0] * candidates), persistent=False)
-        self.apart = c.turn > 0
-        self.tau, self._settled = c.tau_start, False
+        self.fixed_micro_batches = c.turn > 0
+        self.tau, self._converged = c.tau_start, False
         self._choosing, self._looking = True, False
+        self.refresh()
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """In training that of all candidates, in evaluation that of the favourites."""
         self._steer()
-        return self.stack.initial_state(batch)
+        return self.stack.initial_state(batch, inference=inference)
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """That of every candidate the state holds."""
@@ -74,7 +75,7 @@ class Supernet(LanguageModel):
     def before_step(self, step: int, share: float) -> None:
         """Cool down, draw noise, decide who learns in this step, and whether to look after it."""
         c = self.config
-        self.tau = annealed(c.tau_start, c.tau_end, share)
+        self.tau = anneal(c.tau_start, c.tau_end, share)
         if self.logits is None:
             return
         if step % c.hold == 0:
@@ -102,15 +103,15 @@ class Supernet(LanguageModel):
         self.price.add_(c.price * self._excess(self.logits)).clamp_(min=0)
 
     @property
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether the favourites have stopped changing."""
-        return self._settled
+        return self._converged
 
     def train(self, mode: bool = True) -> "Supernet":
         """Switch between mixing and choosing; take up what a checkpoint says."""
         super().train(mode)
         if self.calm.device.type != "meta":
-            self._settled = self.config.check_every > 0 and int(self.calm) >= self.config.patience
+            self._converged = self.config.check_every > 0 and int(self.calm) >= self.config.patience
         return self
 
     def pattern(self) -> str:
@@ -156,15 +157,19 @@ class Supernet(LanguageModel):
         """What the blocks compile."""
         self.stack.compile_parts()
 
+    def refresh(self) -> None:
+        """See `LanguageModel`."""
+        for slot, choice in zip(self._slots(), self._choices(), strict=True):
+            slot.favourite = 0 if self.logits is None else choice
+        self.stack.refresh()
+
     def flops_per_token(self) -> float:
         """Of the favourites."""
-        self._choose()
         return self.stack.flops_per_token()
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """Of the favourites."""
-        self._choose()
-        return self.stack.state_numbers()
+        return self.stack.state_numbers(inference=inference)
 
     def _asked(self, like: Tensor) -> Tensor:
         """The price of what the budget is exceeded by."""
@@ -193,7 +198,8 @@ class Supernet(LanguageModel):
 
     def _choose(self) -> None:
         for slot, choice in zip(self._slots(), self._choices(), strict=True):
-            slot.steer(None, 0 if self.logits is None else choice)
+            slot.favourite = 0 if self.logits is None else choice
+            slot.steer(None, slot.favourite)
 
     def _choices(self) -> list[int]:
         if self.logits is None:
@@ -222,11 +228,11 @@ class Supernet(LanguageModel):
         calm = int(self.calm) + 1 if same >= self.config.stable else 0
         self.calm.fill_(calm)
         self.favourites.copy_(now)
-        self._settled = calm >= self.config.patience
+        self._converged = calm >= self.config.patience
 
-    def _slots(self) -> Iterator[Mixed]:
+    def _slots(self) -> Iterator[MixedBlock]:
         for slot in self.stack.blocks:
-            assert isinstance(slot, Mixed)
+            assert isinstance(slot, MixedBlock)
             yield slot
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
