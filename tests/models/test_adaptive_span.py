@@ -177,15 +177,15 @@ def test_the_size_of_a_block_makes_no_difference_even_when_caches_are_cut(
         }
 
 
-def test_cached_keys_and_values_give_what_projecting_anew_gives() -> None:
+def test_cached_keys_and_values_give_what_projecting_again_gives() -> None:
     torch.manual_seed(0)
     model = AdaptiveSpanTransformer(replace(TINY, span_start=0.1)).double()
     tokens_BT = torch.randint(0, 11, (2, 60))
-    anew, carried = read(model, tokens_BT, 7)
+    projected, carried = read(model, tokens_BT, 7)
     assert set(carried) == {"blocks.0.memory", "blocks.1.memory"}
     cached, carried = read(model, tokens_BT, 7, inference=True)
     assert set(carried) == {f"blocks.{n}.{part}" for n in (0, 1) for part in ("keys", "values")}
-    torch.testing.assert_close(cached, anew)
+    torch.testing.assert_close(cached, projected)
 
 
 def test_memory_is_projected_with_the_present_weights_and_gives_them_gradient() -> None:

@@ -74,11 +74,11 @@ def test_restarted_lanes_are_fresh_and_the_others_go_on(name: str, learning: boo
             torch.tensor([False, True, False, False]),
             torch.tensor([False, False, True, False]),
         )
-        begun = model.reset_lanes(state, one)
+        reset = model.reset_lanes(state, one)
         on, fresh = read_on(model, late_BT, state), read_on(model, late_BT, model.initial_state(4))
         for chosen, found in (
-            (one, read_on(model, late_BT, begun)),
-            (one | two, read_on(model, late_BT, model.reset_lanes(begun, two))),
+            (one, read_on(model, late_BT, reset)),
+            (one | two, read_on(model, late_BT, model.reset_lanes(reset, two))),
         ):
             torch.testing.assert_close(found[chosen], fresh[chosen])
             torch.testing.assert_close(found[~chosen], on[~chosen])
@@ -110,10 +110,10 @@ def test_restarting_leaves_what_was_handed_out_alone(name: str) -> None:
 def test_restarting_copies_no_memory(name: str) -> None:
     model = tiny(name)
     state = run(model, text(2), 6)[1]
-    begun = model.reset_lanes(state, torch.tensor([True, False]))
+    reset = model.reset_lanes(state, torch.tensor([True, False]))
     memories = [key for key, tensor in state.items() if tensor.ndim > 2]
     assert memories
-    assert all(begun[key] is state[key] for key in memories)
+    assert all(reset[key] is state[key] for key in memories)
 
 
 @every_family
@@ -130,8 +130,8 @@ def test_every_parameter_gets_a_gradient_and_one_group(name: str) -> None:
     state = model(tokens_BT, model.initial_state(2)).state
     out = model(tokens_BT, state)
     (model.head.nats(out.hidden_BTD[:, :-1], tokens_BT[:, 1:]).mean() + out.penalty).backward()
-    idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert not idle
+    unused = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not unused
     grouped = [name for group in model.parameter_groups() for name, _ in group.named]
     assert sorted(grouped) == sorted(name for name, _ in model.named_parameters())
     assert all(

@@ -1,4 +1,4 @@
-"""Feed-forward as a branch."""
+"""Feed-forward as a block."""
 
 import pytest
 import torch

@@ -124,15 +124,15 @@ def test_chosen_it_obeys_the_laws() -> None:
 
 
 def test_on_a_single_path_the_others_are_not_computed_but_stay_ready() -> None:
-    mixed, asked = slot(), []
+    mixed, called = slot(), []
     for letter, block in mixed.candidates.items():
-        block.register_forward_hook(lambda *_, letter=letter: asked.append(letter))
+        block.register_forward_hook(lambda *_, letter=letter: called.append(letter))
     weights = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     mixed.steer(weights, 2)
     state = mixed.initial_state(2, laws.stream())
     state["l.cell"] += 1
     _, after = mixed(laws.stream(), state)
-    assert asked == ["b"]
+    assert called == ["b"]
     assert after.keys() == state.keys()
     torch.testing.assert_close(after["x.memory"], laws.stream())
     assert not after["l.cell"].any()

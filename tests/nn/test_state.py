@@ -45,17 +45,17 @@ def test_what_an_owner_puts_into_the_whole_is_what_it_finds_there() -> None:
 def test_emptied_memories_are_counted_from_then_on() -> None:
     first, memories = torch.tensor([True, False]), {"keys": torch.ones(2, 5, 3)}
     assert advance_seen(memories, 4) == {}
-    begun = forget_lanes(memories, first)
-    assert begun["seen"].tolist() == [0, 5]
-    later = begun | advance_seen(begun, 4)
+    reset = forget_lanes(memories, first)
+    assert reset["seen"].tolist() == [0, 5]
+    later = reset | advance_seen(reset, 4)
     assert forget_lanes(later, ~first)["seen"].tolist() == [4, 0]
 
 
 def test_zeroed_lanes_hold_zeros_whatever_their_shape() -> None:
     state = {"cell": torch.ones(2, 3), "memory": torch.ones(2, 2, 3), "age": torch.ones(2).long()}
-    begun = zero_lanes(state, torch.tensor([True, False]))
-    assert [tensor[0].any().item() for tensor in begun.values()] == [False] * 3
-    assert [tensor[1].all().item() for tensor in begun.values()] == [True] * 3
+    reset = zero_lanes(state, torch.tensor([True, False]))
+    assert [tensor[0].any().item() for tensor in reset.values()] == [False] * 3
+    assert [tensor[1].all().item() for tensor in reset.values()] == [True] * 3
 
 
 def test_size_counts_bytes() -> None:

@@ -130,15 +130,14 @@ class AdaptiveSpanTransformer(LanguageModel):
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """Return zero vectors like the original, or nothing at all (`start`)."""
         self.refresh()
-        c, state = self.config, State()
+        c, state, like = self.config, State(), self.position.detach()
         for layer, block in enumerate(self.blocks):
-            zeros = c.start == "zeros" and c.span != "expire"
-            length = block.cache(self._known[layer]) if zeros else 0
+            empty = c.start != "zeros" or c.span == "expire"
+            length = 0 if empty else block.cache(self._known[layer])
             for name, width in self._widths(inference).items():
                 shape = (batch, length) if name == "age" else (batch, length, width)
-                dtype = torch.int64 if name == "age" else self.position.dtype
-                zero = torch.zeros(shape, device=self.device, dtype=dtype)
-                state[f"blocks.{layer}.{name}"] = zero
+                dtype = torch.int64 if name == "age" else like.dtype
+                state[f"blocks.{layer}.{name}"] = like.new_zeros(shape, dtype=dtype)
         return state
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
@@ -155,11 +154,10 @@ class AdaptiveSpanTransformer(LanguageModel):
         """See `LanguageModel`. Memory is detached: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
         self.refresh()
-        known, means = self._known, []
-        position_KL = self._positions_in_reach()
+        position_KL, means = self._positions_in_reach(), []
         for layer, block in enumerate(self.blocks):
             own = select_prefix(state, f"blocks.{layer}")
-            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, known[layer])
+            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, self._known[layer])
             carried |= add_prefix(after, f"blocks.{layer}")
             means.append(mean)
         penalty = self.config.span_penalty * torch.stack(means).sum()

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State, check_counts
-from sparing.nn.attention.memory import empty_memory, extend_memory, trim_memory
+from sparing.nn.attention.memory import empty_memory, trim_memory
 from sparing.nn.attention.single_head import GateKind, SingleHeadAttention
 from sparing.nn.block import TypedModuleList
 from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.kv_buffer import newest
+from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
 from sparing.nn.state import add_prefix, forget_lanes, select_prefix, zero_lanes
@@ -106,18 +106,13 @@ class SHARNNAttention(nn.Module):
     def extend(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
         """Append this segment's entries to `memory`."""
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
-        # Keys and values are used in matrix products only, so storing them in the precision of
-        # those products changes nothing and halves the memory.
-        fresh = {"memory": fresh_BTD.to(compute_dtype(fresh_BTD))}
-        return extend_memory({"memory": memory_BMD}, fresh)["memory"]
-
-    def make_space(self, state: State, segment: int) -> Tensor:
-        """Return as much of the memory as fits the window beside a segment."""
-        return newest(state["memory"], self.memory - segment)
+        # Used in matrix products only, so storing entries in their precision changes nothing.
+        return append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
 
     def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
         """Return the attention weights (B, T, S) of this segment."""
-        stored_BSD = self.extend(hidden_BTD, self.make_space(state, hidden_BTD.size(1)))
+        memory_BMD = newest(state["memory"], self.memory - hidden_BTD.size(1))
+        stored_BSD = self.extend(hidden_BTD, memory_BMD)
         inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
         return self.attention.focus(*inputs)
 
@@ -175,10 +170,10 @@ class SHARNNBlock(nn.Module):
         hidden_BTD, carried = self.recur(hidden_BTD, state)
         if self.attend is not None:
             # Outside the compiled part, because the length of memory changes.
-            segment = hidden_BTD.size(1)
-            memory_BMD = self.attend.make_space(state, segment)
+            size, segment = self.attend.memory, hidden_BTD.size(1)
+            memory_BMD = newest(state["memory"], size - segment)
             hidden_BTD, stored_BSD = self.attend(hidden_BTD, memory_BMD, state.get("seen"))
-            carried |= trim_memory({"memory": stored_BSD}, self.attend.memory, state, segment)
+            carried |= trim_memory({"memory": stored_BSD}, size, state, segment)
         return self.expand(hidden_BTD), carried
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:

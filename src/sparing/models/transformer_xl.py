@@ -121,8 +121,8 @@ class TransformerXLAttention(nn.Module):
         source_BTD = self.norm(hidden_BTD) if self.pre else hidden_BTD
         if holds_hidden(state):
             stored = extend_memory(state, {"memory": self._to_store(hidden_BTD)})
-            memory_BSD = stored["memory"]
-            entries = self.attention.entries(self.norm(memory_BSD) if self.pre else memory_BSD)
+            stored_BSD = stored["memory"]
+            entries = self.attention.entries(self.norm(stored_BSD) if self.pre else stored_BSD)
         else:
             stored = entries = extend_memory(state, self.attention.entries(source_BTD))
         mixed_BTD = self.attention(
@@ -202,10 +202,9 @@ class TransformerXL(LanguageModel):
 
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """Return empty memories."""
-        like, state = next(self.parameters()).detach(), State()
+        like, state, widths = next(self.parameters()).detach(), State(), self._widths(inference)
         for layer in range(self.config.depth):
-            own = empty_memory(self._state_widths(inference), batch, like)
-            state |= add_prefix(own, f"blocks.{layer}")
+            state |= add_prefix(empty_memory(widths, batch, like), f"blocks.{layer}")
         return state
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
@@ -261,10 +260,9 @@ class TransformerXL(LanguageModel):
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Full memories."""
-        widths = self._state_widths(inference)
-        return self.config.depth * self.config.memory * sum(widths.values())
+        return self.config.depth * self.config.memory * sum(self._widths(inference).values())
 
-    def _state_widths(self, inference: bool) -> dict[str, int]:
+    def _widths(self, inference: bool) -> dict[str, int]:
         c = self.config
         return memory_widths(c.cache, c.dim, c.heads * c.head_dim, inference=inference)
 

@@ -1,4 +1,4 @@
-"""Learned spans as a brick: formula, range, trimming."""
+"""Learned spans as a module: formula, range, trimming."""
 
 import copy
 

@@ -23,7 +23,7 @@ With fewer registers (`maxnreg`) more programs share a multiprocessor, which out
 hundred bytes that spill.
 """
 LOG2E = 1.4426950408889634
-ROOMY = 131_072
+LARGE_SHARED_BYTES = 131_072
 """Bytes of shared memory of data-centre GPUs; others have about 100,000."""
 
 
@@ -129,11 +129,12 @@ def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
     32 bits and smaller GPUs have not been timed; more would spill there, so their registers are
     not capped.
     """
-    width, room = query.size(-1), _shared_bytes(query.device)
+    width, available = query.size(-1), _shared_bytes(query.device)
     if width <= 64:
-        return usual if room >= ROOMY else {k: n for k, n in usual.items() if k != "maxnreg"}
+        uncapped = {key: number for key, number in usual.items() if key != "maxnreg"}
+        return usual if available >= LARGE_SHARED_BYTES else uncapped
     row_bytes = width * query.element_size()
-    rows = next((rows for rows in (64, 32) if 4 * rows * row_bytes <= room), 16)
+    rows = next((rows for rows in (64, 32) if 4 * rows * row_bytes <= available), 16)
     return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
 
 
@@ -144,7 +145,7 @@ def _shared_bytes(device: torch.device) -> int:
     Cached, because every kernel call needs it.
     """
     if device.type != "cuda":
-        return ROOMY
+        return LARGE_SHARED_BYTES
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return int(properties["max_shared_mem"])
 
