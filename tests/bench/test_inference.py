@@ -84,7 +84,7 @@ def test_sizes_below_one_are_refused(name: str) -> None:
 class Hoarder(LanguageModel):
     """A model that keeps everything it has read."""
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         return {"all": torch.zeros(batch, 0)}
 
     def forward(self, tokens_BT: torch.Tensor, state: State) -> Output:

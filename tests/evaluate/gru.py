@@ -18,7 +18,7 @@ class Tiny(LanguageModel):
         self.dropout = nn.Dropout(0.5)
         self.head = SoftmaxHead(self.embedding.weight)
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         zeros = self.embedding.weight.new_zeros
         return {"hidden": zeros(batch, 8), "memory": zeros(batch, 0, 8)}
 

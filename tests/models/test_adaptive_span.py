@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import State
-from sparing.nn.attention.span import cache_length, trimmed
+from sparing.nn.attention.span import cache_length, layer_window
 from sparing.train.loop import fit
 from sparing.train.optim import OptimConfig, build_optimizer
 from sparing.train.schedule import ScheduleConfig
@@ -108,9 +108,10 @@ def test_the_original_programs_numbers_are_reproduced(name: str) -> None:
 @pytest.mark.parametrize("name", ["adaptive_span", "all_attention"])
 def test_windows_and_caches_are_trimmed_as_the_original_trims_them(name: str) -> None:
     model, golden = original(name)
-    for layer, spans in enumerate(model._spans()):
+    model.refresh()
+    for layer, spans in enumerate(model._known):
         assert spans is not None
-        assert 256 - trimmed(max(spans), 256, 8) == golden[f"trim_len{layer}"].item()
+        assert 256 - layer_window(max(spans), 256, 8) == golden[f"trim_len{layer}"].item()
         assert cache_length(max(spans), 256, 8) == golden[f"cache_size{layer}"].item()
         assert model.initial_state(1)[f"blocks.{layer}.memory"].size(1) == 128
 
@@ -139,13 +140,15 @@ def test_by_default_the_gradient_at_whole_spans_is_the_right_derivative() -> Non
     [(0, 8192, 64), (32, 8192, 64), (33, 8192, 128), (100, 8192, 192), (8160, 8192, 8192)],
 )
 def test_the_trim_lengths_of_the_report(longest: float, limit: int, window: int) -> None:
-    assert trimmed(longest, limit, 32) == window
-    assert trimmed(longest - 0.5, limit, 32) == window or longest == 0
+    assert layer_window(longest, limit, 32) == window
+    assert layer_window(longest - 0.5, limit, 32) == window or longest == 0
     assert cache_length(longest, limit, 32) == min(limit, window + 64)
 
 
-def read(model: AdaptiveSpanTransformer, tokens_BT: Tensor, size: int) -> tuple[Tensor, State]:
-    state, pieces = model.initial_state(tokens_BT.size(0)), []
+def read(
+    model: AdaptiveSpanTransformer, tokens_BT: Tensor, size: int, *, inference: bool = False
+) -> tuple[Tensor, State]:
+    state, pieces = model.initial_state(tokens_BT.size(0), inference=inference), []
     for piece_BT in tokens_BT.split(size, dim=1):
         out = model(piece_BT, state)
         state, pieces = out.state, [*pieces, out.hidden_BTD]
@@ -174,16 +177,15 @@ def test_the_size_of_a_block_makes_no_difference_even_when_caches_are_cut(
         }
 
 
-def test_cached_keys_and_values_give_what_projecting_anew_gives() -> None:
+def test_cached_keys_and_values_give_what_projecting_again_gives() -> None:
     torch.manual_seed(0)
     model = AdaptiveSpanTransformer(replace(TINY, span_start=0.1)).double()
     tokens_BT = torch.randint(0, 11, (2, 60))
-    anew, carried = read(model, tokens_BT, 7)
+    projected, carried = read(model, tokens_BT, 7)
     assert set(carried) == {"blocks.0.memory", "blocks.1.memory"}
-    with torch.no_grad():
-        cached, carried = read(model, tokens_BT, 7)
+    cached, carried = read(model, tokens_BT, 7, inference=True)
     assert set(carried) == {f"blocks.{n}.{part}" for n in (0, 1) for part in ("keys", "values")}
-    torch.testing.assert_close(cached, anew)
+    torch.testing.assert_close(cached, projected)
 
 
 def test_memory_is_projected_with_the_present_weights_and_gives_them_gradient() -> None:
@@ -229,6 +231,7 @@ def test_spans_stay_in_range_without_any_call() -> None:
         optimizer.step()
     assert model.blocks[0].span.ratio.min() < 0
     model.eval()
+    model.refresh()
     assert model.windows() == [[8, 8], [8, 8]]
 
 

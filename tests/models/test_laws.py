@@ -8,7 +8,7 @@ from tests.models.tiny import CONFIGS, ROUGH_STARTS, VOCAB, tiny
 from torch import Tensor
 
 from sparing.models import FAMILIES
-from sparing.models.api import IGNORE_INDEX, LanguageModel, State, lanes
+from sparing.models.api import IGNORE_INDEX, LanguageModel, State, select_lanes
 from sparing.models.cost import cost
 
 every_family = pytest.mark.parametrize("name", CONFIGS)
@@ -18,8 +18,10 @@ def text(batch: int = 2, length: int = 12) -> Tensor:
     return torch.randint(0, VOCAB, (batch, length), generator=torch.Generator().manual_seed(3))
 
 
-def run(model: LanguageModel, tokens_BT: Tensor, sizes: int | list[int]) -> tuple[Tensor, State]:
-    state, pieces = model.initial_state(tokens_BT.size(0)), []
+def run(
+    model: LanguageModel, tokens_BT: Tensor, sizes: int | list[int], *, inference: bool = False
+) -> tuple[Tensor, State]:
+    state, pieces = model.initial_state(tokens_BT.size(0), inference=inference), []
     for piece_BT in tokens_BT.split(sizes, dim=1):
         out = model(piece_BT, state)
         state, pieces = out.state, [*pieces, out.hidden_BTD]
@@ -58,7 +60,7 @@ def test_batch_rows_do_not_talk(name: str) -> None:
     together, state = run(model, tokens_BT, 6)
     alone, alone_state = run(model, tokens_BT[1:2], 6)
     torch.testing.assert_close(together[1:2], alone)
-    for key, tensor in lanes(state, slice(1, 2)).items():
+    for key, tensor in select_lanes(state, slice(1, 2)).items():
         torch.testing.assert_close(tensor, alone_state[key])
 
 
@@ -72,11 +74,11 @@ def test_restarted_lanes_are_fresh_and_the_others_go_on(name: str, learning: boo
             torch.tensor([False, True, False, False]),
             torch.tensor([False, False, True, False]),
         )
-        begun = model.reset_lanes(state, one)
+        reset = model.reset_lanes(state, one)
         on, fresh = read_on(model, late_BT, state), read_on(model, late_BT, model.initial_state(4))
         for chosen, found in (
-            (one, read_on(model, late_BT, begun)),
-            (one | two, read_on(model, late_BT, model.reset_lanes(begun, two))),
+            (one, read_on(model, late_BT, reset)),
+            (one | two, read_on(model, late_BT, model.reset_lanes(reset, two))),
         ):
             torch.testing.assert_close(found[chosen], fresh[chosen])
             torch.testing.assert_close(found[~chosen], on[~chosen])
@@ -108,10 +110,10 @@ def test_restarting_leaves_what_was_handed_out_alone(name: str) -> None:
 def test_restarting_copies_no_memory(name: str) -> None:
     model = tiny(name)
     state = run(model, text(2), 6)[1]
-    begun = model.reset_lanes(state, torch.tensor([True, False]))
+    reset = model.reset_lanes(state, torch.tensor([True, False]))
     memories = [key for key, tensor in state.items() if tensor.ndim > 2]
     assert memories
-    assert all(begun[key] is state[key] for key in memories)
+    assert all(reset[key] is state[key] for key in memories)
 
 
 @every_family
@@ -128,8 +130,8 @@ def test_every_parameter_gets_a_gradient_and_one_group(name: str) -> None:
     state = model(tokens_BT, model.initial_state(2)).state
     out = model(tokens_BT, state)
     (model.head.nats(out.hidden_BTD[:, :-1], tokens_BT[:, 1:]).mean() + out.penalty).backward()
-    idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert not idle
+    unused = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not unused
     grouped = [name for group in model.parameter_groups() for name, _ in group.named]
     assert sorted(grouped) == sorted(name for name, _ in model.named_parameters())
     assert all(
@@ -177,6 +179,47 @@ def test_the_full_state_is_as_large_as_the_price_list_says(name: str) -> None:
     model = tiny(name)
     _, state = run(model, text(1, 80), 16)
     assert sum(tensor.numel() for tensor in state.values()) == model.state_numbers()
+
+
+@every_family
+def test_a_state_for_inference_changes_no_answer(name: str) -> None:
+    model = tiny(name)
+    expected, _ = run(model, text(1, 80), 16)
+    found, state = run(model, text(1, 80), 16, inference=True)
+    torch.testing.assert_close(found, expected)
+    assert sum(x.numel() for x in state.values()) == model.state_numbers(inference=True)
+
+
+@every_family
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_kind_of_memory_does_not_depend_on_the_grad_mode(name: str, inference: bool) -> None:
+    model = tiny(name)
+    with torch.no_grad():
+        without = model.initial_state(2, inference=inference)
+    within = model.initial_state(2, inference=inference)
+    assert {key: x.shape for key, x in within.items()} == {k: x.shape for k, x in without.items()}
+
+
+@every_family
+def test_costs_read_nothing_from_the_device_and_change_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(name).train()
+    with torch.no_grad():
+        # Also out of range: clamping spans would be a change.
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 3)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    for reading in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__"):
+        monkeypatch.setattr(Tensor, reading, forbidden)
+    model.flops_per_token()
+    model.state_numbers()
+    monkeypatch.undo()
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+
+
+def forbidden(*_: object) -> None:
+    raise AssertionError("a tensor was read")
 
 
 @every_family

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparing.models.cost import cost
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
-from sparing.nn.attention.single_head import OverparamGate, collapsed
+from sparing.nn.attention.single_head import OverparamGate, to_vector_gate
 from sparing.nn.feedforward import Boom
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -165,7 +165,7 @@ def test_the_value_gate_is_the_formula_of_the_code() -> None:
     torch.nn.init.normal_(gate.logit)
     candidate, forget = gate.mix(torch.sigmoid(gate.logit)).chunk(2)
     torch.testing.assert_close(gate(), torch.tanh(candidate) * torch.sigmoid(forget))
-    torch.testing.assert_close(collapsed(gate)(), gate())
+    torch.testing.assert_close(to_vector_gate(gate)(), gate())
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,14 @@ def test_the_value_gate_is_the_formula_of_the_code() -> None:
 def test_memory_is_trimmed_to_the_window(
     window: int, segments: list[int], keys: list[int], stored: list[int]
 ) -> None:
-    attend = SHARNN(replace(TINY, memory=window)).eval().blocks[1].attend
-    memory_BMD = torch.zeros(1, 0, 8)
+    block = SHARNN(replace(TINY, memory=window)).eval().blocks[1]
+    state = {name: torch.zeros(1, 8) for name in block.core.state_names}
+    state["memory"] = torch.zeros(1, 0, 8)
     for size, seen, kept in zip(segments, keys, stored, strict=True):
         hidden_BTD = torch.randn(1, size, 8)
-        _, stored_BSD = attend(hidden_BTD, attend.newest(memory_BMD, coming=size))
-        memory_BMD = attend.newest(stored_BSD)
-        assert (stored_BSD.size(1), memory_BMD.size(1)) == (seen, kept)
+        assert block.attend.focus(hidden_BTD, state).size(2) == seen
+        _, state = block(hidden_BTD, state)
+        assert state["memory"].size(1) == kept
 
 
 def test_without_memory_it_backs_off_to_a_plain_recurrent_net() -> None:

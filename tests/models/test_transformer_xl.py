@@ -119,7 +119,7 @@ def test_cached_keys_and_values_give_the_original_s_losses_too(name: str, cache:
     model, golden = original(name, cache=cache)
     tokens_BN = golden["tokens"].T
     with torch.no_grad():
-        state = model.initial_state(2)
+        state = model.initial_state(2, inference=True)
         assert set(state) == {f"blocks.{i}.{kind}" for i in (0, 1) for kind in ("keys", "values")}
         for number in range(5):
             begin = 8 * number

@@ -1,16 +1,16 @@
-"""What every residual branch must obey; each branch's own test calls these."""
+"""Laws of every residual block; each block's test calls these."""
 
 import torch
 from torch import Tensor
 
 from sparing.nn.block import Block
-from sparing.nn.state import State, lanes
+from sparing.nn.state import State, select_lanes
 
 DIM = 8
 
 
 def lively(block: Block) -> Block:
-    """With weights large enough that laws cannot hold by accident; in float64, dropout off."""
+    """Perturb the weights, so that laws cannot hold by accident; float64, dropout off."""
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in block.parameters():
@@ -23,11 +23,13 @@ def stream(batch: int = 2, length: int = 12) -> Tensor:
     return torch.randn(batch, length, DIM, dtype=torch.float64, generator=generator)
 
 
-def read(block: Block, hidden_BTD: Tensor, size: int) -> tuple[Tensor, State]:
-    state, pieces = block.initial_state(hidden_BTD.size(0), hidden_BTD), []
+def read(
+    block: Block, hidden_BTD: Tensor, size: int, *, inference: bool = False
+) -> tuple[Tensor, State]:
+    first = block.initial_state(hidden_BTD.size(0), hidden_BTD, inference=inference)
+    state, pieces = first, []
     for piece_BTD in hidden_BTD.split(size, dim=1):
-        delta_BTD, after = block(piece_BTD, state)
-        state = block.kept(state, after)
+        delta_BTD, state = block(piece_BTD, state)
         pieces.append(delta_BTD)
     return torch.cat(pieces, dim=1), state
 
@@ -35,7 +37,7 @@ def read(block: Block, hidden_BTD: Tensor, size: int) -> tuple[Tensor, State]:
 def the_future_is_invisible(block: Block) -> None:
     hidden_BTD = stream()
     changed_BTD = hidden_BTD.clone()
-    # Along one channel only: a norm takes away what is added to all alike.
+    # Along one channel only: a norm removes what is added to all equally.
     changed_BTD[:, 7, 0] += 1
     before, after = read(block, hidden_BTD, 12)[0], read(block, changed_BTD, 12)[0]
     torch.testing.assert_close(before[:, :7], after[:, :7], rtol=0, atol=0)
@@ -56,38 +58,38 @@ def lanes_do_not_talk(block: Block) -> None:
     together, state = read(block, stream(3), 6)
     alone, alone_state = read(block, stream(3)[1:2], 6)
     torch.testing.assert_close(together[1:2], alone)
-    for key, tensor in lanes(state, slice(1, 2)).items():
+    for key, tensor in select_lanes(state, slice(1, 2)).items():
         torch.testing.assert_close(tensor, alone_state[key])
 
 
-def restarted_lanes_are_fresh(block: Block) -> None:
-    """And the others go on, also where a super-net lets the branch idle after the restart."""
+def reset_lanes_are_fresh(block: Block) -> None:
+    """And the others are not changed, also if the block skips the step after the reset."""
     state = read(block, stream(3), 4)[1]
     chosen = torch.tensor([False, True, False])
-    for idle in (False, True):
+    for skip in (False, True):
         on, fresh, found = (
-            read_on(block, first, idle=idle)
+            read_on(block, first, skip=skip)
             for first in (state, block.initial_state(3, stream()), block.reset_lanes(state, chosen))
         )
         torch.testing.assert_close(found[chosen], fresh[chosen])
         torch.testing.assert_close(found[~chosen], on[~chosen])
 
 
-def read_on(block: Block, state: State, *, idle: bool) -> Tensor:
+def read_on(block: Block, state: State, *, skip: bool) -> Tensor:
     pieces = []
     for number, piece_BTD in enumerate((-stream(3)).split(2, dim=1)):
-        if idle and number == 0:
-            state = block.kept(state, block.idle(piece_BTD, state))
+        if skip and number == 0:
+            state = block.skip_step(piece_BTD, state)
             continue
-        delta_BTD, after = block(piece_BTD, state)
-        state, pieces = block.kept(state, after), [*pieces, delta_BTD]
+        delta_BTD, state = block(piece_BTD, state)
+        pieces.append(delta_BTD)
     return torch.cat(pieces, dim=1)
 
 
 def state_is_lanes_first_and_free_of_the_graph(block: Block) -> None:
     hidden_BTD = stream(3).requires_grad_()
     first = block.initial_state(3, hidden_BTD)
-    state = block.kept(first, block(hidden_BTD, first)[1])
+    state = block(hidden_BTD, first)[1]
     assert state.keys() == first.keys()
     assert all(tensor.size(0) == 3 and not tensor.requires_grad for tensor in state.values())
 
@@ -95,7 +97,7 @@ def state_is_lanes_first_and_free_of_the_graph(block: Block) -> None:
 def every_parameter_gets_a_gradient(block: Block) -> None:
     first = block.initial_state(2, stream())
     delta_BTD, after = block(stream(), first)
-    again_BTD, _ = block(stream() + delta_BTD, block.kept(first, after))
+    again_BTD, _ = block(stream() + delta_BTD, after)
     again_BTD.square().sum().backward()
     assert not [name for name, p in block.named_parameters() if p.grad is None or not p.grad.any()]
 
@@ -112,7 +114,7 @@ def everything(block: Block) -> None:
         the_future_is_invisible,
         segments_do_not_change_the_answer,
         lanes_do_not_talk,
-        restarted_lanes_are_fresh,
+        reset_lanes_are_fresh,
         state_is_lanes_first_and_free_of_the_graph,
         every_parameter_gets_a_gradient,
         a_full_state_is_as_large_as_promised,

@@ -1,19 +1,19 @@
-"""Feed-forward as a branch."""
+"""Feed-forward as a block."""
 
 import pytest
 import torch
 from tests.nn import block_laws as laws
 
-from sparing.nn.feedforward import Activation, BoomBlock, FeedForward
+from sparing.nn.feedforward import Activation, BoomBlock, FeedForwardBlock
 
 
 @pytest.mark.parametrize("activation", ["relu2", "relu", "gelu", "swiglu"])
 def test_it_obeys_the_laws(activation: Activation) -> None:
-    laws.everything(FeedForward(laws.DIM, 16, activation=activation))
+    laws.everything(FeedForwardBlock(laws.DIM, 16, activation=activation))
 
 
 def test_it_is_what_its_formula_says() -> None:
-    block = laws.lively(FeedForward(laws.DIM, 16))
+    block = laws.lively(FeedForwardBlock(laws.DIM, 16))
     hidden = laws.stream()
     normed = (
         hidden / (hidden.square().mean(-1, keepdim=True) + torch.finfo(hidden.dtype).eps).sqrt()
@@ -23,7 +23,7 @@ def test_it_is_what_its_formula_says() -> None:
 
 
 def test_swiglu_opens_one_half_by_the_other() -> None:
-    block = laws.lively(FeedForward(laws.DIM, 16, activation="swiglu"))
+    block = laws.lively(FeedForwardBlock(laws.DIM, 16, activation="swiglu"))
     normed = torch.nn.functional.rms_norm(laws.stream(), (laws.DIM,))
     gate, opened = (normed @ block.widen.weight.T).split(16, dim=-1)
     wide = gate / (1 + torch.exp(-gate)) * opened

@@ -17,13 +17,13 @@ def test_fresh_entries_stand_at_the_end_and_say_the_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "left"), [(5, [1, 2, 3]), (3, [1, 2, 3]), (2, [2, 3]), (0, []), (-4, [])]
+    ("size", "left"), [(5, [1, 2, 3]), (3, [1, 2, 3]), (2, [2, 3]), (0, []), (-4, [])]
 )
-def test_the_newest_stay(room: int, left: list[int]) -> None:
-    assert newest(torch.tensor([[1, 2, 3]]), room).tolist() == [left]
+def test_the_newest_stay(size: int, left: list[int]) -> None:
+    assert newest(torch.tensor([[1, 2, 3]]), size).tolist() == [left]
 
 
-def counted(
+def numbered(
     start: int, length: int, width: int = 3, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Two lanes of numbered entries, one vector each."""
@@ -41,11 +41,11 @@ def counted(
 def test_it_holds_what_copying_would(
     steps: list[tuple[int, int]], first: int, kind: tuple[int, torch.dtype]
 ) -> None:
-    scroll, plain = KVBuffer(), counted(0, first, *kind)
+    buffer, plain = KVBuffer(), numbered(0, first, *kind)
     memory, end, handed = plain, first, []
     for length, window in steps:
-        fresh = counted(end, length, *kind)
-        memory, end = scroll.append(memory, fresh, window), end + length
+        fresh = numbered(end, length, *kind)
+        memory, end = buffer.append(memory, fresh, window), end + length
         plain = torch.cat([plain, fresh], dim=1)[:, -window:]
         handed.append((memory, plain))
     for found, right in handed:
@@ -63,47 +63,47 @@ def test_only_what_lies_in_whole_pieces_is_copied_in_them() -> None:
 
 
 def test_little_is_copied() -> None:
-    scroll, memory, places = KVBuffer(), counted(0, 100), set()
+    buffer, memory, places = KVBuffer(), numbered(0, 100), set()
     for step in range(300):
-        memory = scroll.append(memory, counted(100 + step, 1), 100)
+        memory = buffer.append(memory, numbered(100 + step, 1), 100)
         places.add(memory.untyped_storage().data_ptr())
     assert len(places) <= 4
 
 
 def test_a_window_that_widens_brings_nothing_back() -> None:
-    scroll = KVBuffer()
-    wide = scroll.append(counted(0, 6), counted(6, 1), 6)
-    narrow = scroll.append(wide, counted(7, 1), 2)
-    again = scroll.append(narrow, counted(8, 1), 6)
-    # The older ones still lie before it on the same sheet.
+    buffer = KVBuffer()
+    wide = buffer.append(numbered(0, 6), numbered(6, 1), 6)
+    narrow = buffer.append(wide, numbered(7, 1), 2)
+    again = buffer.append(narrow, numbered(8, 1), 6)
+    # The older ones still lie before it in the same storage.
     assert again.untyped_storage().data_ptr() == wide.untyped_storage().data_ptr()
     assert again[0, :, 0].tolist() == [6, 7, 8]
 
 
-def test_an_old_state_can_be_gone_on_from_again() -> None:
-    scroll = KVBuffer()
-    common = scroll.append(counted(0, 4), counted(4, 2), 5)
-    one = scroll.append(common, counted(6, 2), 5)
-    other = scroll.append(common, counted(60, 2), 5)
-    further = scroll.append(one, counted(8, 1), 5)
+def test_an_old_state_can_be_continued_again() -> None:
+    buffer = KVBuffer()
+    common = buffer.append(numbered(0, 4), numbered(4, 2), 5)
+    one = buffer.append(common, numbered(6, 2), 5)
+    other = buffer.append(common, numbered(60, 2), 5)
+    further = buffer.append(one, numbered(8, 1), 5)
     assert one[0, :, 0].tolist() == [3, 4, 5, 6, 7]
     assert other[0, :, 0].tolist() == [3, 4, 5, 60, 61]
     assert further[0, :, 0].tolist() == [4, 5, 6, 7, 8]
 
 
 def test_what_is_written_behind_does_not_disturb_a_graph_that_read_before() -> None:
-    scroll, weight = KVBuffer(), torch.ones(3, requires_grad=True)
-    memory = scroll.append(counted(0, 4), counted(4, 2), 5)
+    buffer, weight = KVBuffer(), torch.ones(3, requires_grad=True)
+    memory = buffer.append(numbered(0, 4), numbered(4, 2), 5)
     loss = (memory * weight).square().sum()
-    scroll.append(memory, counted(6, 2), 5)
+    buffer.append(memory, numbered(6, 2), 5)
     loss.backward()
     assert torch.equal(weight.grad, 2 * memory.square().sum((0, 1)))
 
 
-def test_a_copied_model_writes_on_a_scroll_of_its_own() -> None:
-    scroll = KVBuffer()
-    memory = scroll.append(counted(0, 4), counted(4, 2), 5)
-    twin = copy.deepcopy(scroll)
-    mine, its = (each.append(memory, counted(at, 1), 5) for each, at in ((scroll, 6), (twin, 70)))
+def test_a_copied_model_writes_to_a_buffer_of_its_own() -> None:
+    buffer = KVBuffer()
+    memory = buffer.append(numbered(0, 4), numbered(4, 2), 5)
+    twin = copy.deepcopy(buffer)
+    mine, its = (each.append(memory, numbered(at, 1), 5) for each, at in ((buffer, 6), (twin, 70)))
     assert mine[0, -1, 0] == 6
     assert its[0, -1, 0] == 70

@@ -11,9 +11,9 @@ from sparing.nn.attention.relative import RelativeBlock
 from sparing.nn.block import Block, Identity
 from sparing.nn.feedforward import BoomBlock
 from sparing.nn.mixed import (
-    Mixed,
+    MixedBlock,
     Sampling,
-    annealed,
+    anneal,
     entropy,
     expected_cost,
     gumbel_noise,
@@ -64,10 +64,10 @@ def test_noise_is_finite_and_float32_whatever_the_logits_are() -> None:
 
 
 def test_the_temperature_falls_in_equal_ratios() -> None:
-    assert annealed(1.0, 0.1, 0.0) == 1
-    assert annealed(2.0, 0.2, 0.5) == pytest.approx(math.sqrt(0.4))
-    assert annealed(2.0, 0.2, 1.0) == pytest.approx(0.2)
-    assert annealed(2.0, 0.2, 1.5) == pytest.approx(0.2)
+    assert anneal(1.0, 0.1, 0.0) == 1
+    assert anneal(2.0, 0.2, 0.5) == pytest.approx(math.sqrt(0.4))
+    assert anneal(2.0, 0.2, 1.0) == pytest.approx(0.2)
+    assert anneal(2.0, 0.2, 1.5) == pytest.approx(0.2)
 
 
 def test_entropy_and_expected_cost() -> None:
@@ -77,19 +77,19 @@ def test_entropy_and_expected_cost() -> None:
     assert expected_cost(torch.zeros(6, 3), costs).item() == pytest.approx(8)
 
 
-def slot() -> Mixed:
+def slot() -> MixedBlock:
     candidates: dict[str, Block] = {
         "x": RelativeBlock(laws.DIM, 2, 4, memory=16, dropout=0.0),
         "l": RecurrentBlock(laws.DIM, core="lstm", dropout=0.0),
         "b": BoomBlock(laws.DIM, 2 * laws.DIM, dropout=0.0),
         "i": Identity(laws.DIM),
     }
-    mixed = Mixed(laws.DIM, candidates)
+    mixed = MixedBlock(laws.DIM, candidates)
     laws.lively(mixed)
     return mixed
 
 
-def alone(mixed: Mixed, letter: str) -> Tensor:
+def alone(mixed: MixedBlock, letter: str) -> Tensor:
     block = mixed.candidates[letter]
     assert isinstance(block, Block)
     return laws.read(block, laws.stream(), 6)[0]
@@ -117,27 +117,28 @@ def test_chosen_it_obeys_the_laws() -> None:
     for number in range(3):
         mixed = slot()
         mixed.steer(None, number)
+        mixed.favourite = number
         laws.the_future_is_invisible(mixed)
         laws.segments_do_not_change_the_answer(mixed)
         laws.a_full_state_is_as_large_as_promised(mixed)
 
 
 def test_on_a_single_path_the_others_are_not_computed_but_stay_ready() -> None:
-    mixed, asked = slot(), []
+    mixed, called = slot(), []
     for letter, block in mixed.candidates.items():
-        block.register_forward_hook(lambda *_, letter=letter: asked.append(letter))
+        block.register_forward_hook(lambda *_, letter=letter: called.append(letter))
     weights = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     mixed.steer(weights, 2)
     state = mixed.initial_state(2, laws.stream())
     state["l.cell"] += 1
     _, after = mixed(laws.stream(), state)
-    assert asked == ["b"]
+    assert called == ["b"]
     assert after.keys() == state.keys()
     torch.testing.assert_close(after["x.memory"], laws.stream())
     assert not after["l.cell"].any()
 
 
-def test_penalties_are_asked_by_weight() -> None:
+def test_penalties_are_weighted() -> None:
     class Dear(Identity):
         def penalty(self, like: Tensor) -> Tensor:
             return like + 2.0
@@ -145,7 +146,7 @@ def test_penalties_are_asked_by_weight() -> None:
         def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
             return super().forward(hidden_BTD, state)
 
-    mixed = Mixed(4, {"d": Dear(4), "i": Identity(4)})
+    mixed = MixedBlock(4, {"d": Dear(4), "i": Identity(4)})
     zero = torch.zeros(())
     mixed.steer(torch.tensor([0.25, 0.75]), None)
     assert mixed.penalty(zero).item() == 0.5

@@ -1,4 +1,4 @@
-"""Tokens after the next one, foretold."""
+"""Multi-token prediction."""
 
 import math
 
@@ -15,7 +15,7 @@ def test_at_first_every_token_costs_log_v() -> None:
     assert nats.item() == pytest.approx((8 + 7) / 10 * math.log(7), rel=1e-6)
 
 
-def test_the_vector_at_t_foretells_what_comes_after_the_next() -> None:
+def test_the_vector_at_t_predicts_what_comes_after_the_next() -> None:
     tokens = torch.tensor([[3, 1, 4, 1, 5]])
     mtp, hidden = MultiTokenPrediction(7, 7, 1), torch.zeros(1, 5, 7)
     for place in range(3):
@@ -25,7 +25,7 @@ def test_the_vector_at_t_foretells_what_comes_after_the_next() -> None:
     assert mtp(hidden, tokens).item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_short_segment_foretells_nothing() -> None:
+def test_a_short_segment_predicts_nothing() -> None:
     assert (
         MultiTokenPrediction(4, 7, 3)(torch.randn(2, 1, 4), torch.zeros(2, 1, dtype=torch.long))
         == 0

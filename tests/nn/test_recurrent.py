@@ -239,13 +239,13 @@ def test_cells_of_a_scan_are_carried_in_full_by_a_model_of_sixteen_bits() -> Non
 
 
 @pytest.mark.parametrize("core", ["lstm", "qrnn"])
-def test_an_idle_block_starts_anew(core: Literal["lstm", "qrnn"]) -> None:
+def test_a_skipped_block_is_reset(core: Literal["lstm", "qrnn"]) -> None:
     block = laws.lively(RecurrentBlock(laws.DIM, core=core, dropout=0.0))
     _, state = laws.read(block, laws.stream(), 6)
     assert all(tensor.any() for tensor in state.values())
-    idle = block.idle(laws.stream(), state)
-    assert idle.keys() == state.keys()
-    assert not any(tensor.any() for tensor in idle.values())
+    skipped = block.skip_step(laws.stream(), state)
+    assert skipped.keys() == state.keys()
+    assert not any(tensor.any() for tensor in skipped.values())
 
 
 def test_a_fresh_lstm_keeps_most_of_what_its_cells_hold() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparing.nn.rotary import PERIOD, Rotary
-from sparing.ops.rotated_entries.reference import rotated
+from sparing.ops.rotated_entries.reference import rotate
 
 
 def scores(rotary: Rotary, start: int) -> torch.Tensor:
@@ -14,7 +14,7 @@ def scores(rotary: Rotary, start: int) -> torch.Tensor:
     query, key = torch.randn(1, 6, 2, 8).double(), torch.randn(1, 6, 2, 8).double()
     at = torch.tensor([start])
     return torch.einsum(
-        "bthk,bshk->bhts", rotated(query, rotary.turns, at), rotated(key, rotary.turns, at)
+        "bthk,bshk->bhts", rotate(query, rotary.table, at), rotate(key, rotary.table, at)
     )
 
 
@@ -26,7 +26,7 @@ def test_only_distances_matter_wherever_the_text_stands(start: int) -> None:
 
 def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
     rotary, x = Rotary(8), torch.randn(2, 5, 1, 8)
-    turned = rotated(x, rotary.turns, torch.zeros(2, dtype=torch.int64))
+    turned = rotate(x, rotary.table, torch.zeros(2, dtype=torch.int64))
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
     torch.testing.assert_close(turned[:, 0], x[:, 0])
     assert (turned[:, 1:] - x[:, 1:]).abs().amax() > 0.1
@@ -55,9 +55,9 @@ def test_an_odd_width_is_refused() -> None:
 
 def test_pairs_that_do_not_turn_read_alike_everywhere() -> None:
     x = torch.randn(1, 4, 1, 16)
-    turned = rotated(x, Rotary(16, rotary_fraction=0.25).turns, torch.tensor([1000]))
+    turned = rotate(x, Rotary(16, rotary_fraction=0.25).table, torch.tensor([1000]))
     # Channels i and 8 + i are a pair; two of eight turn.
     still = [*range(2, 8), *range(10, 16)]
     assert torch.equal(turned[..., still], x[..., still])
     assert (turned[..., [0, 1, 8, 9]] - x[..., [0, 1, 8, 9]]).abs().amin() > 0
-    assert torch.equal(rotated(x, Rotary(16, rotary_fraction=0.0).turns, torch.tensor([9])), x)
+    assert torch.equal(rotate(x, Rotary(16, rotary_fraction=0.0).table, torch.tensor([9])), x)

@@ -94,8 +94,8 @@ def test_every_number_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(like: Tensor) -> Tensor:
         return torch.full_like(like, float("nan"))
 
-    room = fused._room
-    monkeypatch.setattr(fused, "_room", lambda *given: tuple(map(spoilt, room(*given))))
+    outputs = fused._outputs
+    monkeypatch.setattr(fused, "_outputs", lambda *given: tuple(map(spoilt, outputs(*given))))
     monkeypatch.setattr(fused.torch, "empty_like", spoilt)
     assert all(x.isfinite().all() for x in outcome(fused.fo_pooling, CASES["tiles cut"]))
 

@@ -81,7 +81,7 @@ def test_slots_from_before_a_lane_began_do_not_exist(
 @every_shape
 def test_the_shift_puts_every_distance_under_its_key(segment: int, keys: int) -> None:
     query, positions = inputs(segment, keys)[0].detach(), inputs(segment, keys)[3].detach()
-    found = shifted.by_distance(query, positions)
+    found = shifted.score_by_distance(query, positions)
     for i in range(segment):
         for j in range(i + keys - segment + 1):
             distance = i + (keys - segment) - j
@@ -124,7 +124,7 @@ def test_the_shifted_form_has_the_gradients_of_the_definition(
     ],
 )
 def test_key_counts(segment: int, memory: int, reach: int | None, counts: list[int]) -> None:
-    seen_TS = ~reference.unseen(segment, memory + segment, reach, torch.device("cpu"))
+    seen_TS = ~reference.hidden_keys(segment, memory + segment, reach, torch.device("cpu"))
     assert seen_TS.sum(-1).tolist() == counts
     assert seen_TS[torch.arange(segment), torch.arange(segment) + memory].all()
 

@@ -34,7 +34,7 @@ def outcome(rotate, case: dict, dtype: torch.dtype = torch.float32) -> list[Tens
     start = torch.tensor(case["start"], device=DEVICE)
     before = torch.randn(2, heads, width).bfloat16().to(DEVICE, dtype)
     shifted = (before,) if case.get("shifted") else ()
-    query, fresh = rotate(three, gain, Rotary(width).to(DEVICE).turns, start, *shifted)
+    query, fresh = rotate(three, gain, Rotary(width).to(DEVICE).table, start, *shifted)
     torch.manual_seed(1)
     pull = [torch.randn(x.shape).to(x) for x in (query, fresh)]
     torch.autograd.backward([query, fresh], pull)
@@ -74,7 +74,7 @@ def test_sixteen_bits_are_rounded_once(name: str) -> None:
 def test_queries_and_keys_have_one_length_and_values_are_left_alone() -> None:
     three, gain = torch.randn(2, 5, 3, 2, 8), torch.tensor([1.0, 3.0])
     start = torch.tensor([0, 40])
-    query, fresh = reference.rotated_entries(three, gain, Rotary(8).turns, start)
+    query, fresh = reference.rotated_entries(three, gain, Rotary(8).table, start)
     mean = torch.ones(2, 5, 2)
     torch.testing.assert_close(query.square().mean(-1), mean * gain.square(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(fresh[:, :, 0].square().mean(-1), mean, rtol=1e-5, atol=1e-5)
@@ -83,7 +83,7 @@ def test_queries_and_keys_have_one_length_and_values_are_left_alone() -> None:
 
 def test_shifted_keys_are_those_of_the_position_before() -> None:
     three, start = torch.randn(2, 5, 3, 2, 8), torch.tensor([0, 40])
-    rest = (torch.ones(2), Rotary(8, rotary_fraction=0.0).turns, start)
+    rest = (torch.ones(2), Rotary(8, rotary_fraction=0.0).table, start)
     plain = reference.rotated_entries(three, *rest)
     before = torch.randn(2, 2, 8)
     query, fresh = reference.rotated_entries(three, *rest, before)
@@ -99,7 +99,7 @@ def test_the_operator_keeps_its_promises() -> None:
 
     three = torch.randn(1, 20, 3, 2, 16, device=DEVICE, requires_grad=True)
     gain = torch.ones(2, device=DEVICE, requires_grad=True)
-    arguments = (three, gain, *Rotary(16).to(DEVICE).turns, torch.zeros(1, device=DEVICE).long())
+    arguments = (three, gain, *Rotary(16).to(DEVICE).table, torch.zeros(1, device=DEVICE).long())
     for before in (None, torch.randn(1, 2, 16, device=DEVICE)):
         torch.library.opcheck(fused._rotate, (*arguments, before))
 
@@ -111,7 +111,7 @@ def test_a_tensor_in_another_order_of_axes_is_read_rightly() -> None:
     three, start = torch.randn(2, 20, 3, 2, 16, device=DEVICE), torch.tensor([3, 8]).to(DEVICE)
     odd = three.transpose(2, 3).contiguous().transpose(2, 3)
     gap = torch.stack([start, start + 50], dim=1)[:, 0]
-    rest = (torch.ones(2, device=DEVICE), Rotary(16).to(DEVICE).turns)
+    rest = (torch.ones(2, device=DEVICE), Rotary(16).to(DEVICE).table)
     wanted = fused.rotated_entries(three, *rest, start)
     for found, right in zip(fused.rotated_entries(odd, *rest, gap), wanted, strict=True):
         assert torch.equal(found, right)

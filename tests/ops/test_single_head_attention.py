@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.ops.single_head_attention import single_head_attention
-from sparing.ops.single_head_attention.reference import attention_weights
+from sparing.ops.single_head_attention import attention_weights, single_head_attention
 
 
 def by_hand(query_BTD: Tensor, keys_BSD: Tensor, values_BSD: Tensor) -> Tensor:

@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.ops.span_attention import Persistent, Ramp, banded, log_mask, reference, soft_mask
+from sparing.ops.span_attention import (
+    PersistentVectors,
+    Ramp,
+    banded,
+    log_mask,
+    reference,
+    soft_mask,
+)
 
 B, H, K = 2, 3, 4
 
@@ -30,7 +37,7 @@ def inputs(
 def attend(form: Any, given: dict[str, Tensor], span: Tensor, ramp: Ramp, **more: Any) -> Tensor:
     fixed = None
     if "fixed_keys" in given:
-        fixed = Persistent(given["fixed_keys"], given["fixed_values"])
+        fixed = PersistentVectors(given["fixed_keys"], given["fixed_values"])
     tensors = [given[name] for name in ("query", "keys", "values", "position")]
     out: Tensor = form.span_attention(*tensors, span, ramp=ramp, persistent=fixed, **more)
     return out

@@ -9,7 +9,7 @@ import torch
 from tests.ops import h200
 from torch import Tensor
 
-from sparing.ops.window_attention import Edge, _tiled, reference, sliced
+from sparing.ops.window_attention import Edge, _has_tiles, reference, sliced
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -189,12 +189,12 @@ def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(
 
 def test_the_kernel_is_for_enough_queries_of_known_widths_and_precisions() -> None:
     query, fresh = torch.empty(1, 16, 1, 64), torch.empty(1, 16, 2, 1, 64)
-    assert _tiled(query, fresh)
-    assert _tiled(query, fresh.bfloat16())
-    assert _tiled(query.double(), fresh)
-    assert not _tiled(query, fresh.double())
-    assert not _tiled(query[:, 1:], fresh[:, 1:])
-    assert not _tiled(query[..., 16:], fresh[..., 16:])
+    assert _has_tiles(query, fresh)
+    assert _has_tiles(query, fresh.bfloat16())
+    assert _has_tiles(query.double(), fresh)
+    assert not _has_tiles(query, fresh.double())
+    assert not _has_tiles(query[:, 1:], fresh[:, 1:])
+    assert not _has_tiles(query[..., 16:], fresh[..., 16:])
 
 
 # Compiles kernels for a real GPU, which need not be there; prints the shared memory they take.

@@ -159,7 +159,7 @@ def test_white_space_and_invalid_bytes_are_made_visible() -> None:
 class Blind(LanguageModel):
     """A family without attention to show."""
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         return {}
 
     def forward(self, tokens_BT: Tensor, state: State) -> Any:

@@ -285,6 +285,6 @@ def test_memory_too_small_for_one_lane_is_an_error(tmp_path: Path) -> None:
 def test_a_model_with_fixed_micro_batches_is_not_split_further(tmp_path: Path) -> None:
     training = toy_training()
     training.model.__class__ = Narrow
-    training.model.apart = True
+    training.model.fixed_micro_batches = True
     with pytest.raises(UserError, match=r"raise train\.micro_batches"):
         fit(training, budget(steps=3), PLAIN, callbacks(tmp_path, Shelf()))

@@ -65,7 +65,7 @@ class Reader:
     def fill(self, hardware: Hardware) -> None:
         """Read until the state stops growing."""
         with torch.no_grad(), hardware.autocast():
-            self.state = self.model.initial_state(self.tokens_BT.size(0))
+            self.state = self.model.initial_state(self.tokens_BT.size(0), inference=True)
             before = -1
             for _ in range(MOST_SEGMENTS):
                 self.state = self.model(self.tokens_BT, self.state).state
@@ -136,7 +136,7 @@ class Writer:
         self, model: LanguageModel, vocab_size: int, batch: int, hardware: Hardware
     ) -> None:
         self.model, self.hardware, self.position, self.held_bytes = model, hardware, 0, 0
-        self.state: State = model.initial_state(batch)
+        self.state: State = model.initial_state(batch, inference=True)
         self.logits_BV = torch.zeros(batch, vocab_size, device=hardware.device)
 
     def copy(self) -> "Writer":

@@ -84,7 +84,7 @@ def _add_nats(
     inputs_BT, targets_BT = (
         to_device(array, model.device) for array in read_windows(split, windows)
     )
-    state, begin = model.initial_state(len(windows)), 0
+    state, begin = model.initial_state(len(windows), inference=True), 0
     for total_T in totals:
         end = begin + len(total_T)
         out: Output = model(inputs_BT[:, begin:end], state)

@@ -125,7 +125,7 @@ def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
     batch = min(batch, tokens)
     segment = min(segment, math.ceil(tokens / batch))
-    config = StreamConfig(batch=batch, segment=segment, pad_last=model.steady)
+    config = StreamConfig(batch=batch, segment=segment, pad_last=model.static_shapes)
     own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
     losses = _stream_losses(model, stream, len(own), loss_fn or model.head.nats)
@@ -194,7 +194,7 @@ def _stream_losses(
     # With fewer streams than processes, some processes have none.
     if not lanes:
         return
-    state = model.initial_state(lanes)
+    state = model.initial_state(lanes, inference=True)
     for part in prefetch(stream.one_epoch(), model.device):
         out: Output = model(part.inputs_BT, state)
         state = out.state
@@ -210,7 +210,7 @@ def _windows_losses(
 
 def _group_nats(model: LanguageModel, split: Split, group: Sequence[Window]) -> Tensor:
     inputs_BT, targets_BT = (to_device(array, model.device) for array in read_windows(split, group))
-    out: Output = model(inputs_BT, model.initial_state(len(group)))
+    out: Output = model(inputs_BT, model.initial_state(len(group), inference=True))
     scored = max(window.end - window.scored for window in group)
     nats_BT = model.head.nats(out.hidden_BTD[:, -scored:], targets_BT[:, -scored:])
     return nats_BT.sum(dtype=torch.float64)

@@ -11,7 +11,7 @@ from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.window import eval_mode, to_device
-from sparing.models.api import LanguageModel, Output, lanes
+from sparing.models.api import LanguageModel, Output, select_lanes
 from sparing.units import IGNORE_INDEX
 
 
@@ -84,11 +84,12 @@ def _nats(
 ) -> list[np.ndarray]:
     """Return the nats of every token; the longest text must come first."""
     inputs_BN, targets_BN = _pad(texts, start, segment)
-    state, pieces = model.initial_state(len(texts)), []
+    state, pieces = model.initial_state(len(texts), inference=True), []
     for begin in range(0, targets_BN.shape[1], segment):
         active = sum(len(text) > begin for text in texts)
         part = (slice(active), slice(begin, begin + segment))
-        out: Output = model(to_device(inputs_BN[part], model.device), lanes(state, slice(active)))
+        active_state = select_lanes(state, slice(active))
+        out: Output = model(to_device(inputs_BN[part], model.device), active_state)
         targets_BT = to_device(targets_BN[part], model.device)
         pieces.append(model.head.nats(out.hidden_BTD, targets_BT))
         state = out.state

@@ -12,7 +12,7 @@ from torch import Tensor
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.generate.sampling import SamplingConfig, sample
-from sparing.models.api import LanguageModel, Output, State, joined
+from sparing.models.api import LanguageModel, Output, State, concat_lanes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,8 @@ def _read_prompts(
         for lane, row in enumerate(rows):
             tokens_BT[lane, 1:] = prompts[row]
         tokens = torch.from_numpy(tokens_BT).to(model.device)
-        groups.append(Group(rows, *prefill(model, tokens, model.initial_state(len(rows)), chunk)))
+        state = model.initial_state(len(rows), inference=True)
+        groups.append(Group(rows, *prefill(model, tokens, state, chunk)))
     return groups
 
 
@@ -125,7 +126,7 @@ def _merge_groups(groups: Sequence[Group]) -> list[Group]:
         Group(
             [row for group in same for row in group.rows],
             torch.cat([group.logits_BV for group in same]),
-            joined([group.state for group in same]),
+            concat_lanes([group.state for group in same]),
         )
         for same in by_shape.values()
     ]

@@ -5,7 +5,6 @@ Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -16,13 +15,14 @@ from sparing.models.api import Head, LanguageModel, Output, State
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, TiedProjections, shortlist
 from sparing.nn.attention.adaptive_span import AdaptiveSpanAttention, AdaptiveSpanLayer
 from sparing.nn.attention.expire import ExpireAttention, ExpireSpan
+from sparing.nn.attention.memory import CacheKind, memory_widths
 from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan
 from sparing.nn.block import TypedModuleList
 from sparing.nn.checks import check_counts
 from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import emptied, owned, part, zeroed
+from sparing.nn.state import add_prefix, forget_lanes, select_prefix, zero_lanes
 from sparing.ops.span_attention import Ramp
 
 
@@ -39,37 +39,34 @@ class AdaptiveSpanConfig:
     heads: int = 8
     """Attention heads of a layer; they divide `dim`."""
     ff_dim: int = 2048
-    """Width inside the feed-forward layers; unused where there are persistent vectors."""
+    """Width inside the feed-forward layers; unused with persistent vectors."""
     persistent: int = 0
     """Persistent key and value vectors of each head, which replace the feed-forward layers."""
     span_limit: int = 8192
-    """The longest window a head may learn; as many relative positions are learnt."""
+    """The longest window a head may learn, and the number of learned relative positions."""
     span: Literal["head", "layer", "fixed", "dynamic", "expire"] = "head"
-    """A span for every head, one for a layer, none (whole windows), or one for every query.
+    """Spans per head, per layer, fixed at the limit, or per query.
 
-    `expire`: for every memory, as in Expire-Span (arXiv:2105.06548).
+    `expire`: per memory, as in Expire-Span (arXiv:2105.06548).
     """
     span_start: float = 0.0
-    """First span as a ratio of the limit."""
+    """Initial span as a ratio of the limit."""
     span_penalty: float = 5e-7
     """Loss per position of a layer's mean span."""
     ramp: int = 32
     """Positions over which a window fades out."""
     positions: int | None = None
-    """`expire` only: nearest distances with a learnt position; none: all up to the limit."""
+    """`expire` only: nearest distances with a learned position; none: all up to the limit."""
     span_noise: bool = False
     """`expire` only: whether training cuts spans at a length drawn for each segment and layer."""
     mask: Literal["code", "paper"] = "code"
-    """The ramp as coded, or as printed, which is one position shorter."""
+    """The ramp of the code, or of the paper, which is one position shorter."""
     span_gradient: Literal["right", "closed"] = "right"
-    """At whole spans: the derivative towards longer ones, or the original's, with both ends."""
+    """At integer spans: the derivative towards longer ones, or the original's, with both ends."""
     start: Literal["zeros", "masked"] = "zeros"
     """Before a stream's first token: zero vectors that take attention (original), or nothing."""
-    cache: Literal["auto", "hidden", "kv"] = "auto"
-    """What is carried: layer inputs, projected anew by the present weights, or keys and values.
-
-    `auto` carries keys and values where no gradients are taken: the weights cannot change there.
-    """
+    cache: CacheKind = "auto"
+    """What memory holds: hidden states, keys and values, or `auto`: the latter for inference."""
     cutoffs: tuple[int, ...] = ()
     """Word ranks at which the vocabulary is cut into clusters; none: a plain table and softmax."""
     shrink: int = 4
@@ -130,7 +127,7 @@ class AdaptiveSpanConfig:
 class AdaptiveSpanTransformer(LanguageModel):
     """Transformer with adaptive attention spans.
 
-    A state says itself what it carries: layer inputs (`memory`), or `keys` and `values`.
+    The names in a state tell what it holds: hidden states (`memory`), or `keys` and `values`.
     """
 
     head: Head
@@ -139,44 +136,45 @@ class AdaptiveSpanTransformer(LanguageModel):
         super().__init__()
         c = self.config = config
         self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
-        # Rows of narrow tables come out short; the plain one is used as it is.
+        # Rows of narrow tables are short vectors; the plain table is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
         self.blocks = TypedModuleList(_layer(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
+        self.refresh()
 
-    def initial_state(self, batch: int) -> State:
-        """Zero vectors as the original has them, or nothing at all (`start`)."""
-        c, known, state = self.config, self._spans(), State()
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
+        """Return zero vectors like the original, or nothing at all (`start`)."""
+        self.refresh()
+        c, state, like = self.config, State(), self.position.detach()
         for layer, block in enumerate(self.blocks):
-            zeros = c.start == "zeros" and c.span != "expire"
-            length = block.cache(known[layer]) if zeros else 0
-            for name in self._carried():
-                shape = (batch, length) if name == "age" else (batch, length, c.dim)
-                dtype = torch.int64 if name == "age" else self.position.dtype
-                zero = torch.zeros(shape, device=self.device, dtype=dtype)
-                state[f"blocks.{layer}.{name}"] = zero
+            empty = c.start != "zeros" or c.span == "expire"
+            length = 0 if empty else block.cache(self._known[layer])
+            for name, width in self._widths(inference).items():
+                shape = (batch, length) if name == "age" else (batch, length, width)
+                dtype = torch.int64 if name == "age" else like.dtype
+                state[f"blocks.{layer}.{name}"] = like.new_zeros(shape, dtype=dtype)
         return state
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """See `LanguageModel`. Zeros take attention, so where there were none they must not."""
-        zeros, begun = zeroed(state, lanes_B), State()
+        """See `LanguageModel`. Zeros take attention, so without `start=zeros` they are hidden."""
+        zeros, reset = zero_lanes(state, lanes_B), State()
         if self.config.start == "zeros" or self.config.span == "expire":
             return zeros
         for layer in range(self.config.depth):
-            own = emptied(part(zeros, f"blocks.{layer}"), lanes_B)
-            begun |= owned(own, f"blocks.{layer}")
-        return begun
+            own = forget_lanes(select_prefix(zeros, f"blocks.{layer}"), lanes_B)
+            reset |= add_prefix(own, f"blocks.{layer}")
+        return reset
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
-        """See `LanguageModel`. Memory is cut from the graph: gradients stay inside the segment."""
+        """See `LanguageModel`. Memory is detached: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
-        known, means = self._spans(), []
-        position_KL = self._reached(known)
+        self.refresh()
+        position_KL, means = self._positions_in_reach(), []
         for layer, block in enumerate(self.blocks):
-            own = part(state, f"blocks.{layer}")
-            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, known[layer])
-            carried |= owned(after, f"blocks.{layer}")
+            own = select_prefix(state, f"blocks.{layer}")
+            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, self._known[layer])
+            carried |= add_prefix(after, f"blocks.{layer}")
             means.append(mean)
         penalty = self.config.span_penalty * torch.stack(means).sum()
         if self.config.span == "fixed":
@@ -184,20 +182,20 @@ class AdaptiveSpanTransformer(LanguageModel):
         return Output(self.dropout(hidden_BTD), carried, penalty)
 
     def shard_parts(self) -> list[nn.Module]:
-        """The feed-forward layers; the spans of all blocks are looked at together."""
+        """Return the feed-forward layers; the spans of all blocks are read together."""
         return [block.feed for block in self.blocks if block.feed is not None]
 
     def compile_parts(self) -> None:
-        """The feed-forward layers; attention picks its shapes from the spans."""
+        """Compile the feed-forward layers; shapes inside attention depend on the spans."""
         for block in self.blocks:
             if block.feed is not None:
                 block.feed.compile(dynamic=True)
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add: matrices, each head's window (keys, positions, values), softmax.
+        """Count two per multiply-add: matrices, windows (keys, positions, values), softmax.
 
         On the meta device, where spans have no value, windows are at their limit. Keys and values
-        count once per token, as if cached, and of an adaptive softmax the first cluster alone.
+        count once per token, as if cached; of an adaptive softmax only the first cluster counts.
         """
         c = self.config
         window = sum(sum(seen) for seen in self.windows()) * (c.dim // c.heads)
@@ -206,33 +204,32 @@ class AdaptiveSpanTransformer(LanguageModel):
         softmax = shortlist(c.vocab_size, c.cutoffs) + (c.dim if c.cutoffs else 0)
         return 2.0 * (layers + 3 * window + softmax * c.dim)
 
-    def state_numbers(self) -> int:
-        """Full caches, of the kind `initial_state` would make now."""
-        known = self._spans()
-        lengths = [block.cache(known[layer]) for layer, block in enumerate(self.blocks)]
-        widths = [1 if name == "age" else self.config.dim for name in self._carried()]
-        return sum(widths) * sum(lengths)
+    def state_numbers(self, *, inference: bool = False) -> int:
+        """Full memories."""
+        lengths = [block.cache(self._known[layer]) for layer, block in enumerate(self.blocks)]
+        return sum(self._widths(inference).values()) * sum(lengths)
 
     def windows(self) -> list[list[int]]:
-        """Positions that each head of each layer uses, its ramp included; at most the limit."""
+        """Return the positions each head of each layer uses, with its ramp, at most the limit."""
         c = self.config
-        whole = [c.span_limit] * c.heads
+        full = [c.span_limit] * c.heads
         return [
-            [min(c.span_limit, math.ceil(span) + c.ramp) for span in spans or whole]
-            for spans in self._spans()
+            [min(c.span_limit, math.ceil(span) + c.ramp) for span in spans or full]
+            for spans in self._known
         ]
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Keep spans in range where the weights are: `forward` may have been given copies."""
+        """Clamp the spans of the real weights: `forward` may have seen copies of them."""
         for block in self.blocks:
             if isinstance(block.span, AdaptiveSpan):
                 block.span.ratio.clamp_(0, 1)
 
     def telemetry(self) -> dict[str, float]:
-        """The window of every head, its ramp included; nothing where it depends on the text."""
+        """Return the window of every head, with its ramp; nothing if it depends on the text."""
         if self.config.span not in ("head", "layer"):
             return {}
+        self.refresh()
         windows = self.windows()
         mean = sum(map(sum, windows)) / sum(map(len, windows))
         found = {
@@ -242,23 +239,22 @@ class AdaptiveSpanTransformer(LanguageModel):
         }
         return {"span.mean": mean, **found}
 
-    def _carried(self) -> tuple[str, ...]:
-        cached = self.config.cache == "kv" or not torch.is_grad_enabled()
-        if self.config.span == "expire":
-            return "memory", "age"
-        return ("keys", "values") if cached and self.config.cache != "hidden" else ("memory",)
+    def refresh(self) -> None:
+        """See `LanguageModel`. The spans of all layers are read in one transfer."""
+        learned = [block.span for block in self.blocks if isinstance(block.span, AdaptiveSpan)]
+        self._known: list[list[float]] | list[None] = [None] * self.config.depth
+        if self.device.type != "meta" and learned:
+            self._known = torch.stack([span.lengths().detach() for span in learned]).tolist()
 
-    def _spans(self) -> list[list[float]] | list[None]:
-        """The spans of every layer as numbers, fetched in one go; None if they have none."""
-        learnt = [block.span for block in self.blocks if isinstance(block.span, AdaptiveSpan)]
-        if self.device.type == "meta" or not learnt:
-            return [None] * self.config.depth
-        spans: list[list[float]] = torch.stack([s.lengths().detach() for s in learnt]).tolist()
-        return spans
+    def _widths(self, inference: bool) -> dict[str, int]:
+        c = self.config
+        if c.span == "expire":
+            return {"memory": c.dim, "age": 1}
+        return memory_widths(c.cache, c.dim, c.dim, inference=inference)
 
-    def _reached(self, known: Sequence[Sequence[float] | None]) -> Tensor:
-        """The positions within reach of some head: the others need no gradient."""
-        reaches = [self.config.edge.reach(max(spans)) for spans in known if spans is not None]
+    def _positions_in_reach(self) -> Tensor:
+        """Return the positions within reach of some head: the others need no gradient."""
+        reaches = [self.config.edge.reach(max(spans)) for spans in self._known if spans is not None]
         return self.position[:, -max(reaches) :] if reaches else self.position
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:
@@ -297,7 +293,7 @@ def _attention(c: AdaptiveSpanConfig) -> AdaptiveSpanAttention | ExpireAttention
 
 
 def _plain_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
-    """Embedding and softmax, which are not tied; both start as torch would start them."""
+    """Return an untied embedding and softmax with torch's initial values."""
     head = SoftmaxHead(nn.Parameter(torch.empty(c.vocab_size, c.dim)))
     for parameter in head.parameters():
         nn.init.uniform_(parameter, -(c.dim**-0.5), c.dim**-0.5)
@@ -305,9 +301,9 @@ def _plain_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
 
 
 def _adaptive_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
-    """Clusters of falling frequency, with the original's initial values.
+    """Return embedding and softmax in clusters, with the original's initial values.
 
-    Its tied tables are as large as embeddings, so that the first losses are far above log V.
+    Its tied tables have the scale of embeddings, so the first losses are far above log V.
     """
     embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
     kind: TiedProjections = "all" if c.tied else "none"

@@ -1,4 +1,4 @@
-"""What the rest of the house may rely on in a model. Nothing outside `models` asks for a family."""
+"""The interface of a language model; code outside `models` depends on nothing else."""
 
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from sparing.nn.head import IGNORE_INDEX, Head
 from sparing.nn.size import SizeLimit
-from sparing.nn.state import State, joined, lanes, lengthened, size_bytes, zeroed
+from sparing.nn.state import (
+    State,
+    concat_lanes,
+    pad_length,
+    select_lanes,
+    size_bytes,
+    zero_lanes,
+)
 
 __all__ = [
     "IGNORE_INDEX",
@@ -19,9 +26,9 @@ __all__ = [
     "ParameterGroup",
     "SizeLimit",
     "State",
-    "joined",
-    "lanes",
-    "lengthened",
+    "concat_lanes",
+    "pad_length",
+    "select_lanes",
     "size_bytes",
 ]
 
@@ -40,18 +47,18 @@ class ModelConfig(Protocol):
 
 
 class Output(NamedTuple):
-    """What one segment yields."""
+    """The result of reading one segment."""
 
     hidden_BTD: Tensor
     state: State
-    """To be carried into the next segment."""
+    """Carried into the next segment."""
     penalty: Tensor
-    """Nats per token added to the training loss (span loss, architecture cost); often zero."""
+    """Added to the training loss, in nats per token (span loss, architecture cost); often zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
-    """Parameters an optimizer should treat alike."""
+    """Parameters that an optimizer treats in the same way."""
 
     role: str
     """`matrix` (weights between layers), `table` (embedding, head), `architecture` (which of
@@ -62,22 +69,26 @@ class ParameterGroup:
 
 
 class LanguageModel(nn.Module):
-    """A causal model of token sequences, in segments, with state carried between them.
+    """A causal model of token sequences, read in segments, with state carried between them.
 
     The same `forward` trains, evaluates, prefills a prompt and decodes one token at a time.
     """
 
     head: Head
-    alone: ClassVar[bool] = False
+    single_process: ClassVar[bool] = False
     """Whether it must be trained by one process."""
-    apart: bool = False
-    """Whether lanes of every piece of a batch are kept apart, so that pieces must stay the same."""
+    fixed_micro_batches: bool = False
+    """Whether each micro-batch holds out lanes of its own, so that their number must not change."""
 
-    steady: bool = False
-    """Whether segments of another length would have to be compiled for."""
+    static_shapes: bool = False
+    """Whether segments of another length would have to be compiled for separately."""
 
-    def initial_state(self, batch: int) -> State:
-        """The state before the first token, lane axis first, on the model's device."""
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
+        """Return the state before the first token, lane axis first, on the model's device.
+
+        `inference` says that weights will not change while the state is carried. Memories then
+        hold keys and values, unless the config says otherwise; in training they hold hidden states.
+        """
         raise NotImplementedError
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
@@ -85,54 +96,64 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """The same state with the chosen lanes as before their first token.
+        """Return the state with the selected lanes as before their first token.
 
-        Asks no weights, of which this process may have a part only, and never waits for the device.
-        Zero is what a state starts as; what does not, or is too large to be copied, overrides this.
+        Must not use weights, which may be sharded, and must not wait for the device. Override this
+        if a state does not start as zeros, or is too large to be copied.
         """
-        return zeroed(state, lanes_B)
+        return zero_lanes(state, lanes_B)
 
     def before_step(self, step: int, share: float) -> None:
-        """Called before every training step, with the steps and the share of the budget behind it.
+        """Called before every training step, with the steps and the share of the budget so far.
 
-        What it decides must follow from these and from what a checkpoint holds.
+        Decisions must depend only on these and on what a checkpoint holds.
         """
 
     def after_step(self) -> None:
         """Called after every optimizer step, e.g. to clamp what must stay in range."""
 
     @property
-    def settled(self) -> bool:
-        """Whether training may end before its budget: nothing is left to be found out."""
+    def converged(self) -> bool:
+        """Whether training may end before its budget is spent."""
         return False
 
     def telemetry(self) -> dict[str, float]:
-        """Numbers about the model worth a curve, e.g. the span of each head."""
+        """Return numbers worth plotting, e.g. the span of each head."""
         return {}
 
     def collapse(self) -> None:
-        """Fold away, in place, what only training needs; the function stays the same."""
+        """Remove, in place, what only training needs; the outputs stay the same."""
 
     def compile_parts(self) -> None:
         """Compile, in place, the parts that gain from `torch.compile`."""
 
-    def idle(self) -> bool:
-        """Whether some weights may get no gradient in a step; several processes must know."""
+    def has_unused_parameters(self) -> bool:
+        """Return whether some weights may get no gradient in a step, which DDP must know."""
         return False
 
     def shard_parts(self) -> list[nn.Module]:
-        """Parts whose weights `--shard` may bring together one part at a time.
+        """Return the modules that `--shard` wraps one by one.
 
-        Each is used by calling it and in no other way, and has no weight in common with the rest.
+        Each must be used only by calling it, and must share no weight with the rest.
         """
         return []
 
+    def refresh(self) -> None:
+        """Read from the device what `flops_per_token` and `state_numbers` depend on.
+
+        That is learned spans and the blocks a super-net prefers. `initial_state` and `forward`
+        do so as well.
+        """
+
     def flops_per_token(self) -> float:
-        """Floating-point operations of matrix products in one forward pass, memory full."""
+        """Floating-point operations of matrix products in one forward pass, memory full.
+
+        Reads nothing from the device and changes nothing: see `refresh`.
+        """
         raise NotImplementedError
 
-    def state_numbers(self) -> int:
-        """Numbers carried per lane once every memory is full."""
+    def state_numbers(self, *, inference: bool = False) -> int:
+        """Numbers carried per lane once every memory is full: see `initial_state`, `refresh`."""
         raise NotImplementedError
 
     @property
@@ -141,7 +162,7 @@ class LanguageModel(nn.Module):
         return next(self.parameters()).device
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Every trainable parameter in exactly one group."""
+        """Return every trainable parameter in exactly one group."""
         found: dict[tuple[str, int], list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in self.named_parameters():
             found.setdefault(self._role(name, parameter), []).append((name, parameter))

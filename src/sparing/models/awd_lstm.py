@@ -1,4 +1,4 @@
-"""AWD-LSTM and AWD-QRNN: a plain recurrent stack, regularised everywhere (arXiv:1708.02182).
+"""AWD-LSTM and AWD-QRNN: plain recurrent stacks with strong regularisation (arXiv:1708.02182).
 
 Axes: B batch, T segment, D dim (the width of embedding and output).
 """
@@ -57,7 +57,7 @@ class AWDLSTMConfig:
     weight_drop: float = 0.5
     """Share of hidden-to-hidden weights dropped for a segment; all weights of a QRNN layer."""
     zoneout: float = 0.0
-    """QRNN only: share of cells that stay as they are."""
+    """QRNN only: share of cells that keep their value."""
     activation_penalty: float = 2.0
     """AR: this times the mean square of the dropped output is added to the loss."""
     change_penalty: float = 1.0
@@ -97,7 +97,7 @@ class AWDLSTMConfig:
 
 
 class AWDLSTM(LanguageModel):
-    """ASGD weight-dropped LSTM; the averaging is the optimizer's part of it."""
+    """ASGD weight-dropped LSTM; the averaging is done by the optimizer."""
 
     head: SoftmaxHead | AdaptiveHead
 
@@ -113,7 +113,7 @@ class AWDLSTM(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform tables, zero symbols of clusters; the layers keep torch's defaults."""
+        """Draw uniform tables, zero the clusters' symbols; layers keep torch's defaults."""
         for table in dict.fromkeys([*self.embedding.parameters(), *self.head.parameters()]):
             if table.ndim == 2:
                 nn.init.uniform_(table, -0.1, 0.1)
@@ -121,8 +121,8 @@ class AWDLSTM(LanguageModel):
             nn.init.zeros_(self.head.symbols.weight)
             nn.init.zeros_(self.head.symbols.bias)
 
-    def initial_state(self, batch: int) -> State:
-        """Zero vectors."""
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
+        """Return zero vectors."""
         like = next(self.parameters()).detach()
         return {
             f"layers.{layer}.{name}": like.new_zeros(batch, dim)
@@ -131,7 +131,7 @@ class AWDLSTM(LanguageModel):
         }
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
-        """See `LanguageModel`. What is carried has not been dropped from."""
+        """See `LanguageModel`. The carried state is taken before dropout."""
         hidden_BTD = self.dropout_embedding(self.embedding(tokens_BT), tokens_BT)
         hidden_BTD, carried = self.dropout_input(hidden_BTD), State()
         for layer, core in enumerate(self.layers):
@@ -144,7 +144,7 @@ class AWDLSTM(LanguageModel):
         return Output(dropped_BTD, carried, self.penalty(hidden_BTD, dropped_BTD))
 
     def penalty(self, hidden_BTD: Tensor, dropped_BTD: Tensor) -> Tensor:
-        """AR on the dropped output, TAR on the one before dropout; zero in evaluation."""
+        """Return AR on the output after dropout plus TAR on it before; zero in evaluation."""
         c, total = self.config, hidden_BTD.new_zeros((), dtype=torch.float32)
         if not self.training:
             return total
@@ -156,16 +156,16 @@ class AWDLSTM(LanguageModel):
         return total
 
     def shard_parts(self) -> list[nn.Module]:
-        """The layers."""
+        """Return the layers."""
         return list(self.layers)
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add of layers and softmax, rarer clusters left out."""
+        """Count two per multiply-add of layers and softmax; rare clusters left out."""
         c = self.config
         layers = sum(p.numel() for p in self.layers.parameters() if p.ndim == 2)
         return 2.0 * (layers + c.widths[-1] * shortlist(c.vocab_size, c.cutoffs))
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """Hidden vectors and cells, or cells and the first layer's last input."""
         return sum(sum(core.state_dims) for core in self.layers)
 

@@ -1,4 +1,4 @@
-"""What a model costs: parameters in training and deployed, FLOPs, carried state."""
+"""The cost of a model: parameters in training and deployed, FLOPs, carried state."""
 
 import copy
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sparing.models.api import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The price list of one model."""
+    """Sizes and operations of one model."""
 
     parameters_training: int
     parameters_deployed: int
@@ -18,9 +18,10 @@ class Cost:
 
 
 def cost(model: LanguageModel) -> Cost:
-    """Price `model`; it is left as it is."""
+    """Return the cost of `model`, which is not changed."""
     deployed = copy.deepcopy(model)
     deployed.collapse()
+    deployed.refresh()
     return Cost(
         parameters_training=_count(model),
         parameters_deployed=_count(deployed),

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.dropout import LockedDropout, kept
+from sparing.nn.dropout import LockedDropout, dropout_mask
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.linear import Matrix
 from sparing.nn.precision import compute_dtype
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.ops.mlstm import Inputs, mlstm
+from sparing.ops.mlstm import MLSTMInputs, mlstm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,11 +33,11 @@ class MLSTMConfig:
     dropout_input: float = 0.5
     """Locked dropout on the embedding."""
     dropout_hidden: float = 0.2
-    """Locked dropout on the hidden vectors, as they are put out and as they are fed back."""
+    """Locked dropout on the hidden vectors, both as output and as fed back."""
     normed: bool = True
-    """Weight normalisation of the layer's four matrices; folded away once deployed."""
+    """Weight normalisation of the layer's four matrices; folded into them when deployed."""
     forget_bias: float = 3.0
-    """Where the forget gate's bias starts."""
+    """Initial bias of the forget gate."""
 
     def __post_init__(self) -> None:
         if min(self.vocab_size, self.dim, self.hidden_dim) < 1:
@@ -59,8 +59,8 @@ class MLSTMConfig:
         )
 
 
-class Recurrence(nn.Module):
-    """The layer: projections of all inputs at once, then the loop."""
+class MLSTMLayer(nn.Module):
+    """Projections of all inputs at once, then the recurrence."""
 
     def __init__(self, c: MLSTMConfig) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Recurrence(nn.Module):
     def forward(
         self, x_BTE: Tensor, hidden_BD: Tensor, cell_BD: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Hidden vectors (B, T, D), and the state after them."""
+        """Return hidden vectors (B, T, D), and the state after them."""
         dtype = compute_dtype(x_BTE)
         mask_BD = torch.ones_like(cell_BD)
         if self.training and self.dropout:
-            mask_BD = kept(mask_BD, self.dropout)
+            mask_BD = dropout_mask(mask_BD, self.dropout)
         hidden_BTD, cell_BD = mlstm(
-            Inputs(
+            MLSTMInputs(
                 F.linear(x_BTE, self.input_factor()),
                 F.linear(x_BTE, self.input_gates(), self.bias),
                 self.hidden_factor().to(dtype),
@@ -96,7 +96,7 @@ class Recurrence(nn.Module):
 
 
 class MLSTM(LanguageModel):
-    """One multiplicative LSTM layer between an embedding and a softmax of their own."""
+    """One multiplicative LSTM layer between an embedding and an untied softmax."""
 
     head: SoftmaxHead
 
@@ -105,14 +105,14 @@ class MLSTM(LanguageModel):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         self.dropout_input = LockedDropout(config.dropout_input)
-        self.layer = Recurrence(config)
+        self.layer = MLSTMLayer(config)
         weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_dim))
         self.head = SoftmaxHead(weight)
         nn.init.uniform_(self.embedding.weight, -0.2, 0.2)
         nn.init.orthogonal_(weight)
 
-    def initial_state(self, batch: int) -> State:
-        """Zero vectors."""
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
+        """Return zero vectors."""
         zeros = self.head.weight.detach().new_zeros(batch, self.config.hidden_dim)
         return {"hidden": zeros, "cell": zeros.clone()}
 
@@ -132,10 +132,10 @@ class MLSTM(LanguageModel):
         self.config = replace(self.config, normed=False)
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add of layer and softmax."""
+        """Count two per multiply-add of layer and softmax."""
         layer = sum(p.numel() for p in self.layer.parameters() if p.ndim == 2)
         return 2.0 * (layer + self.head.weight.numel())
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """Hidden vector and cell."""
         return 2 * self.config.hidden_dim

@@ -1,7 +1,7 @@
 """SHA-RNN: LSTM blocks, single-headed attention over a long memory, Boom (arXiv:1911.11423).
 
-Axes: B batch, T segment, M memory, S = M + T keys, D dim. The defaults are what the public code
-computes; where the paper's figures differ, the difference is a named setting.
+Axes: B batch, T segment, M memory, S = M + T keys, D dim. The defaults follow the public code;
+where the paper's figures differ from it, there is a setting for each difference.
 """
 
 import math
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.attention.memory import empty_memory, trim_memory
 from sparing.nn.attention.single_head import GateKind, SingleHeadAttention
 from sparing.nn.block import TypedModuleList
 from sparing.nn.checks import check_counts
@@ -22,7 +23,7 @@ from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import counted, emptied, owned, part, zeroed
+from sparing.nn.state import add_prefix, forget_lanes, select_prefix, zero_lanes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +39,9 @@ class SHARNNConfig:
     boom_dim: int = 4096
     """Width inside Boom, a multiple of `dim`."""
     attention_at: tuple[int, ...] = (2,)
-    """Blocks, counted from 0, that attend to memory; none at all is allowed."""
+    """Blocks, counted from 0, that attend to memory; may be empty."""
     memory: int = 5000
-    """Positions a segment may attend to, its own included (all of them where it is longer than
+    """Positions a segment may attend to, its own included (all of its own if it is longer than
     this); 0 switches attention off."""
     core: CoreKind = "lstm"
     """Recurrent layer of each block."""
@@ -91,8 +92,8 @@ class SHARNNConfig:
         )
 
 
-class Attend(nn.Module):
-    """The attention half of a block: two norms of one vector, and the head."""
+class SHARNNAttention(nn.Module):
+    """The attention half of a block: two norms of the input, and the head."""
 
     def __init__(self, c: SHARNNConfig) -> None:
         super().__init__()
@@ -105,7 +106,7 @@ class Attend(nn.Module):
     def forward(
         self, hidden_BTD: Tensor, memory_BMD: Tensor, seen_B: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The stream after attention, and `memory` followed by this segment's own entries."""
+        """Return the stream after attention, and `memory` with this segment's entries appended."""
         normed_BTD = self.norm_query(hidden_BTD)
         skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
         if self.memory == 0:
@@ -116,19 +117,15 @@ class Attend(nn.Module):
         return skip_BTD + self.dropout(mixed_BTD), stored_BSD
 
     def extend(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
-        """Memory followed by this segment's own entries."""
+        """Append this segment's entries to `memory`."""
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
-        # Keys and values enter matrix products only, so storing them in the products' own
-        # precision changes nothing and halves the memory.
+        # Used in matrix products only, so storing entries in their precision changes nothing.
         return append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
 
-    def newest(self, stored_BSD: Tensor, coming: int = 0) -> Tensor:
-        """The newest entries that fit the window beside `coming` ones; none if nothing fits."""
-        return newest(stored_BSD, self.memory - coming)
-
-    def focus(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
-        """Attention weights (B, T, S) of this segment."""
-        stored_BSD = self.extend(hidden_BTD, self.newest(memory_BMD, hidden_BTD.size(1)))
+    def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
+        """Return the attention weights (B, T, S) of this segment."""
+        memory_BMD = newest(state["memory"], self.memory - hidden_BTD.size(1))
+        stored_BSD = self.extend(hidden_BTD, memory_BMD)
         inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
         return self.attention.focus(*inputs)
 
@@ -140,7 +137,7 @@ class Attend(nn.Module):
         return hidden_BTD, self.norm_memory(stored_BSD).to(stored_BSD.dtype)
 
 
-class Expand(nn.Module):
+class SHARNNBoom(nn.Module):
     """The Boom half of a block."""
 
     def __init__(self, c: SHARNNConfig) -> None:
@@ -152,7 +149,7 @@ class Expand(nn.Module):
         self.dropout = Dropout(c.dropout_hidden)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """Shape is kept."""
+        """Return a tensor of the same shape."""
         normed_BTD = self.norm_input(hidden_BTD)
         skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
         if self.norm_skip is not None:
@@ -161,7 +158,7 @@ class Expand(nn.Module):
         return out_BTD
 
 
-class Block(nn.Module):
+class SHARNNBlock(nn.Module):
     """Norm, recurrent layer, attention where this block has it, Boom."""
 
     def __init__(self, c: SHARNNConfig, *, attends: bool) -> None:
@@ -170,11 +167,11 @@ class Block(nn.Module):
         self.norm = _norm(c.dim)
         self.core = CORES[c.core](c.dim)
         self.dropout = Dropout(c.dropout_hidden)
-        self.attend = Attend(c) if attends else None
-        self.expand = Expand(c)
+        self.attend = SHARNNAttention(c) if attends else None
+        self.expand = SHARNNBoom(c)
 
     def recur(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """The recurrent half."""
+        """Run the recurrent half."""
         before = tuple(state[name] for name in self.core.state_names)
         y_BTD, after = self.core(self.norm(hidden_BTD), before)
         dropped_BTD = self.dropout(y_BTD)
@@ -185,17 +182,18 @@ class Block(nn.Module):
         """`state` holds this block's tensors only."""
         hidden_BTD, carried = self.recur(hidden_BTD, state)
         if self.attend is not None:
-            memory_BMD = self.attend.newest(state["memory"], coming=hidden_BTD.size(1))
+            # Outside the compiled part, because the length of memory changes.
+            size, segment = self.attend.memory, hidden_BTD.size(1)
+            memory_BMD = newest(state["memory"], size - segment)
             hidden_BTD, stored_BSD = self.attend(hidden_BTD, memory_BMD, state.get("seen"))
-            carried["memory"] = self.attend.newest(stored_BSD).detach()
-            carried |= counted(state, hidden_BTD.size(1))
+            carried |= trim_memory({"memory": stored_BSD}, size, state, segment)
         return self.expand(hidden_BTD), carried
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """Zero vectors, and a memory of which nothing exists, in the chosen lanes."""
+        """Zero the vectors and mark the memory as empty in the selected lanes."""
         vectors = {name: state[name] for name in self.core.state_names}
         memory = {name: tensor for name, tensor in state.items() if name not in vectors}
-        return zeroed(vectors, lanes_B) | (emptied(memory, lanes_B) if memory else {})
+        return zero_lanes(vectors, lanes_B) | (forget_lanes(memory, lanes_B) if memory else {})
 
 
 class SHARNN(LanguageModel):
@@ -208,7 +206,7 @@ class SHARNN(LanguageModel):
         c = self.config = config
         self.embedding = nn.Embedding(c.vocab_size, c.dim)
         self.blocks = TypedModuleList(
-            Block(c, attends=layer in c.attention_at) for layer in range(c.depth)
+            SHARNNBlock(c, attends=layer in c.attention_at) for layer in range(c.depth)
         )
         self.head = SoftmaxHead.tied(self.embedding, bias=c.bias)
         self.dropout_input = Dropout(c.dropout_input)
@@ -216,9 +214,9 @@ class SHARNN(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small normal matrices and embedding, zero biases; norms and LSTMs keep torch's defaults.
+        """Draw small normal matrices and embedding, zero the biases; keep torch's norms and LSTMs.
 
-        The seed's hook never reaches the norms, so their gains start at 1.
+        The original's initialisation never reaches the norms, so their gains start at 1.
         """
         std = 0.1 / math.sqrt(self.config.dim)
         for module in self.modules():
@@ -227,41 +225,41 @@ class SHARNN(LanguageModel):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def initial_state(self, batch: int) -> State:
-        """Zero hidden vectors and empty memories."""
-        c, state = self.config, State()
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
+        """Return zero hidden vectors and empty memories, which hold keys and values as stored."""
+        dim, like, state = self.config.dim, self.head.weight.detach(), State()
         for layer, block in enumerate(self.blocks):
-            for name in block.core.state_names:
-                state[f"blocks.{layer}.{name}"] = self.head.weight.new_zeros(batch, c.dim)
+            own = {name: like.new_zeros(batch, dim) for name in block.core.state_names}
             if block.attend is not None:
-                state[f"blocks.{layer}.memory"] = self.head.weight.new_zeros(batch, 0, c.dim)
-        return {name: tensor.detach() for name, tensor in state.items()}
+                own |= empty_memory({"memory": dim}, batch, like)
+            state |= add_prefix(own, f"blocks.{layer}")
+        return state
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """See `LanguageModel`. Every block knows how its own begins."""
-        begun = State()
+        """See `LanguageModel`."""
+        reset = State()
         for layer, block in enumerate(self.blocks):
-            own = block.reset_lanes(part(state, f"blocks.{layer}"), lanes_B)
-            begun |= owned(own, f"blocks.{layer}")
-        return begun
+            own = block.reset_lanes(select_prefix(state, f"blocks.{layer}"), lanes_B)
+            reset |= add_prefix(own, f"blocks.{layer}")
+        return reset
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
-        """See `LanguageModel`. State is cut from the graph: gradients stay inside the segment."""
+        """See `LanguageModel`. State is detached: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), State()
         for layer, block in enumerate(self.blocks):
-            hidden_BTD, after = block(hidden_BTD, part(state, f"blocks.{layer}"))
-            carried |= owned(after, f"blocks.{layer}")
+            hidden_BTD, after = block(hidden_BTD, select_prefix(state, f"blocks.{layer}"))
+            carried |= add_prefix(after, f"blocks.{layer}")
         hidden_BTD = self.dropout_output(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
 
     @torch.no_grad()
     def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
-        """Attention weights (B, T, S) of every attending block for one segment."""
+        """Return the attention weights (B, T, S) of every attending block for one segment."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
         for layer, block in enumerate(self.blocks):
-            own = part(state, f"blocks.{layer}")
+            own = select_prefix(state, f"blocks.{layer}")
             if block.attend is not None and block.attend.memory > 0:
-                weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own["memory"])
+                weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own)
             hidden_BTD, _ = block(hidden_BTD, own)
         return weights
 
@@ -273,21 +271,21 @@ class SHARNN(LanguageModel):
         self.config = replace(self.config, gate="vector")
 
     def compile_parts(self) -> None:
-        """Everything but the recurrent layers; dynamo does not enter cuDNN's."""
+        """Compile everything but the recurrent layers; dynamo does not trace into cuDNN."""
         for module in self.modules():
-            if isinstance(module, Attend | Expand):
+            if isinstance(module, SHARNNAttention | SHARNNBoom):
                 module.compile(dynamic=True)
 
-    def idle(self) -> bool:
-        """Without memory, what attention has is not used."""
+    def has_unused_parameters(self) -> bool:
+        """Return whether attention is switched off, which leaves its weights unused."""
         return self.config.memory == 0
 
     def shard_parts(self) -> list[nn.Module]:
-        """The blocks."""
+        """Return the blocks."""
         return list(self.blocks)
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add of recurrent layers, Boom, attention and softmax."""
+        """Count two per multiply-add of recurrent layers, Boom, attention and softmax."""
         c = self.config
         cores = [block.core for block in self.blocks]
         recurrent = sum(p.numel() for core in cores for p in core.parameters() if p.ndim == 2)
@@ -296,14 +294,14 @@ class SHARNN(LanguageModel):
         attention = attending * (c.dim**2 + 2 * c.memory * c.dim)
         return 2.0 * (recurrent + boom + attention + c.vocab_size * c.dim)
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """Recurrent vectors and full memories."""
         c = self.config
         vectors = sum(len(block.core.state_names) for block in self.blocks)
         return c.dim * (vectors + len(c.attention_at) * c.memory)
 
     def telemetry(self) -> dict[str, float]:
-        """Size of each value gate: how much of its memory a block lets through."""
+        """Return the mean size of each value gate."""
         return {
             f"value_gate.{layer}": float(block.attend.attention.value_gate().detach().abs().mean())
             for layer, block in enumerate(self.blocks)

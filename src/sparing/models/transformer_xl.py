@@ -19,15 +19,22 @@ from sparing.nn.adaptive_softmax import (
     check_clusters,
     shortlist,
 )
+from sparing.nn.attention.memory import (
+    CacheKind,
+    empty_memory,
+    extend_memory,
+    holds_hidden,
+    memory_widths,
+    trim_memory,
+)
 from sparing.nn.attention.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
 from sparing.nn.block import TypedModuleList
 from sparing.nn.checks import check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
-from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import counted, emptied, owned, part
+from sparing.nn.state import add_prefix, forget_lanes, select_prefix
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -50,11 +57,11 @@ class TransformerXLConfig:
     ff_dim: int = 2048
     """Width inside the feed-forward layers."""
     memory: int = 512
-    """Positions before the segment that it attends to; may be changed for evaluation."""
+    """Positions before the segment that it attends to; can be changed for evaluation."""
     clamp: int | None = None
-    """Distances beyond this one look like it; none: every distance has its own code."""
+    """Distances beyond this have the same code as it; none: every distance has its own."""
     same_length: bool = False
-    """Each position sees `memory` keys, its own included, wherever in the segment it stands."""
+    """Each position sees `memory` keys, its own included, wherever it is in the segment."""
     norm: Literal["post", "pre"] = "post"
     """LayerNorm after each residual sum (published), or before each sub-layer."""
     shared_bias: bool = True
@@ -70,11 +77,11 @@ class TransformerXLConfig:
     tied: bool = True
     """The softmax uses the embedding's vectors."""
     tied_projections: TiedProjections = "tails"
-    """Which clusters' projections softmax and embedding share (of any use with `shrink`)."""
+    """Which clusters' projections softmax and embedding share (only used with `shrink`)."""
     init_std: float = 0.02
-    """Standard deviation of fresh weights."""
-    cache: Literal["auto", "hidden", "kv"] = "auto"
-    """What memory holds: layer inputs, or their keys and values; auto: the latter without grad."""
+    """Standard deviation of initial weights."""
+    cache: CacheKind = "auto"
+    """What memory holds: hidden states, keys and values, or `auto`: the latter for inference."""
 
     def __post_init__(self) -> None:
         check_counts(depth=self.depth, heads=self.heads)
@@ -112,7 +119,7 @@ class TransformerXLConfig:
         return bool(self.cutoffs) or self.shrink > 1
 
 
-class Attend(nn.Module):
+class TransformerXLAttention(nn.Module):
     """The attention half of a layer."""
 
     def __init__(self, c: TransformerXLConfig) -> None:
@@ -126,31 +133,27 @@ class Attend(nn.Module):
     def forward(
         self, hidden_BTD: Tensor, state: State, positions_SE: Tensor, bias: Bias
     ) -> tuple[Tensor, State]:
-        """The stream after attention, and what this layer carries on."""
+        """Return the stream after attention, and this layer's next state."""
         source_BTD = self.norm(hidden_BTD) if self.pre else hidden_BTD
-        if "memory" in state:
-            stored_BSD = self._extended(hidden_BTD, state["memory"])
+        if holds_hidden(state):
+            stored = extend_memory(state, {"memory": self._to_store(hidden_BTD)})
+            stored_BSD = stored["memory"]
             entries = self.attention.entries(self.norm(stored_BSD) if self.pre else stored_BSD)
-            carried = {"memory": stored_BSD}
         else:
-            fresh = zip(("keys", "values"), self.attention.entries(source_BTD), strict=True)
-            carried = {name: append(state[name], new_BTE) for name, new_BTE in fresh}
-            entries = carried["keys"], carried["values"]
+            stored = entries = extend_memory(state, self.attention.entries(source_BTD))
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, bias, self.reach, state.get("seen")
         )
         out_BTD = hidden_BTD + self.dropout(mixed_BTD)
-        kept = {name: newest(tensor, self.memory).detach() for name, tensor in carried.items()}
-        kept |= counted(state, hidden_BTD.size(1))
-        return out_BTD if self.pre else self.norm(out_BTD), kept
+        carried = trim_memory(stored, self.memory, state, hidden_BTD.size(1))
+        return out_BTD if self.pre else self.norm(out_BTD), carried
 
-    def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
-        # After the norm it enters matrix products only, so their precision is enough.
-        dtype = hidden_BTD.dtype if self.pre else compute_dtype(hidden_BTD)
-        return append(memory_BMD, hidden_BTD.to(dtype))
+    def _to_store(self, hidden_BTD: Tensor) -> Tensor:
+        # After the norm it is used in matrix products only, so their precision is enough.
+        return hidden_BTD.to(hidden_BTD.dtype if self.pre else compute_dtype(hidden_BTD))
 
 
-class FeedForward(nn.Module):
+class TransformerXLFeedForward(nn.Module):
     """The position-wise half of a layer."""
 
     def __init__(self, c: TransformerXLConfig) -> None:
@@ -161,19 +164,20 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(c.dropout)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """Shape is kept."""
+        """Return a tensor of the same shape."""
         source_BTD = self.norm(hidden_BTD) if self.pre else hidden_BTD
         wide_BTF = self.dropout(torch.relu(self.widen(source_BTD)))
         out_BTD: Tensor = hidden_BTD + self.dropout(self.narrow(wide_BTF))
         return out_BTD if self.pre else self.norm(out_BTD)
 
 
-class Block(nn.Module):
+class TransformerXLBlock(nn.Module):
     """One layer."""
 
     def __init__(self, c: TransformerXLConfig) -> None:
         super().__init__()
-        self.attend, self.feed_forward = Attend(c), FeedForward(c)
+        self.attend = TransformerXLAttention(c)
+        self.feed_forward = TransformerXLFeedForward(c)
         self.bias = None if c.shared_bias else RelativeBias(c.heads, c.head_dim)
 
     def forward(
@@ -185,7 +189,7 @@ class Block(nn.Module):
 
 
 class TransformerXL(LanguageModel):
-    """Attentive language model beyond a fixed-length context."""
+    """A Transformer with recurrence over segments and relative positions."""
 
     head: SoftmaxHead | AdaptiveHead
 
@@ -194,14 +198,14 @@ class TransformerXL(LanguageModel):
         c = self.config = config
         self.embedding, self.head = _ends(c)
         self.bias = RelativeBias(c.heads, c.head_dim) if c.shared_bias else None
-        self.blocks = TypedModuleList(Block(c) for _ in range(c.depth))
+        self.blocks = TypedModuleList(TransformerXLBlock(c) for _ in range(c.depth))
         self.dropout = Dropout(c.dropout)
         self._table = PositionTable()
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Normal everywhere, LayerNorm's gains around 1, biases of linear layers 0."""
+        """Draw weights from normal distributions, gains of norms around 1; zero the biases."""
         for name, parameter in self.named_parameters():
             owner = self.get_submodule(name.rpartition(".")[0])
             if name.endswith("bias"):
@@ -212,88 +216,81 @@ class TransformerXL(LanguageModel):
                 mean = 1.0 if isinstance(owner, nn.LayerNorm) else 0.0
                 nn.init.normal_(parameter, mean, self.config.init_std)
 
-    def initial_state(self, batch: int) -> State:
-        """Empty memories."""
-        widths = self._state_widths()
-        like = next(self.parameters()).detach()
-        return {
-            f"blocks.{layer}.{name}": like.new_zeros(batch, 0, width)
-            for layer in range(self.config.depth)
-            for name, width in widths.items()
-        }
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
+        """Return empty memories."""
+        like, state, widths = next(self.parameters()).detach(), State(), self._widths(inference)
+        for layer in range(self.config.depth):
+            state |= add_prefix(empty_memory(widths, batch, like), f"blocks.{layer}")
+        return state
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """See `LanguageModel`. Memories stay as they are, but no longer exist in those lanes."""
-        begun = State()
+        """See `LanguageModel`. Memories are not written, only marked as empty in those lanes."""
+        reset = State()
         for layer in range(self.config.depth):
-            own = emptied(part(state, f"blocks.{layer}"), lanes_B)
-            begun |= owned(own, f"blocks.{layer}")
-        return begun
+            own = forget_lanes(select_prefix(state, f"blocks.{layer}"), lanes_B)
+            reset |= add_prefix(own, f"blocks.{layer}")
+        return reset
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
-        """See `LanguageModel`. The state's own kind decides what memory holds."""
+        """See `LanguageModel`. The names in the state tell what memory holds."""
         hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
-        keys = _stored(state) + tokens_BT.size(1)
+        keys = _memory_length(state) + tokens_BT.size(1)
         positions, carried = self._positions(keys, state), State()
         for layer, block in enumerate(self.blocks):
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
-            own = part(state, f"blocks.{layer}")
+            own = select_prefix(state, f"blocks.{layer}")
             hidden_BTD, after = block(hidden_BTD, own, positions[layer], bias)
-            carried |= owned(after, f"blocks.{layer}")
+            carried |= add_prefix(after, f"blocks.{layer}")
         hidden_BTD = self.dropout(hidden_BTD)
         return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
 
     def train(self, mode: bool = True) -> "TransformerXL":
-        """Switch between training and evaluation; projected positions are forgotten."""
+        """Switch between training and evaluation, and drop the projected positions."""
         self._table.clear()
         super().train(mode)
         return self
 
     def collapse(self) -> None:
-        """Carry keys and values: with fixed weights nothing is ever projected twice."""
+        """Carry keys and values: with fixed weights nothing is projected twice."""
         self.config = replace(self.config, cache="kv")
 
     def shard_parts(self) -> list[nn.Module]:
-        """The feed-forward halves; attention's positions are projected for all blocks at once."""
+        """Return the feed-forward halves; positions are projected for all blocks at once."""
         return [block.feed_forward for block in self.blocks]
 
     def compile_parts(self) -> None:
-        """The feed-forward halves.
+        """Compile the feed-forward halves.
 
-        Attention too was tried on an H200: while memory grows each length is compiled anew, and
-        three steps had not ended after a minute.
+        Attention was tried on an H200: while memory grows, every length is compiled separately,
+        and three steps took more than a minute.
         """
         for block in self.blocks:
             block.feed_forward.compile(dynamic=True)
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add, keys, values and positions cached, rarer clusters left out."""
+        """Count two per multiply-add; keys, values and positions cached; rare clusters left out."""
         c = self.config
         width = c.heads * c.head_dim
         layer = 4 * c.dim * width + 3 * c.memory * width + 2 * c.dim * c.ff_dim
         return 2.0 * (c.depth * layer + c.dim * shortlist(c.vocab_size, c.cutoffs))
 
-    def state_numbers(self) -> int:
-        """Full memories, of the kind `initial_state` would make now."""
-        return self.config.depth * self.config.memory * sum(self._state_widths().values())
+    def state_numbers(self, *, inference: bool = False) -> int:
+        """Full memories."""
+        return self.config.depth * self.config.memory * sum(self._widths(inference).values())
 
-    def _state_widths(self) -> dict[str, int]:
+    def _widths(self, inference: bool) -> dict[str, int]:
         c = self.config
-        # Without gradients no update can make stored keys stale.
-        cached = c.cache == "kv" or (c.cache == "auto" and not torch.is_grad_enabled())
-        width = c.heads * c.head_dim
-        return {"keys": width, "values": width} if cached else {"memory": c.dim}
+        return memory_widths(c.cache, c.dim, c.heads * c.head_dim, inference=inference)
 
     def _positions(self, keys: int, state: State) -> list[Tensor]:
-        """Projected codes of the distances keys - 1 ... 0, for every layer."""
-        hidden = any(name.endswith(".memory") for name in state)
-        if hidden or torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
-            # Gradients announce an update, and fused optimizers write without a trace.
+        """Return the projected codes of the distances keys - 1 ... 0, for every layer."""
+        hidden = holds_hidden(select_prefix(state, "blocks.0"))
+        if hidden or self.training or torch.compiler.is_compiling():
             self._table.clear()
             return self._project(keys)
         weights = [block.attend.attention.position.weight for block in self.blocks]
-        newest = keys - _stored(state)
-        return self._table.rows(keys, self.config.memory + newest, weights, self._project)
+        segment = keys - _memory_length(state)
+        return self._table.rows(keys, self.config.memory + segment, weights, self._project)
 
     def _project(self, keys: int) -> list[Tensor]:
         weight = next(self.parameters())
@@ -313,6 +310,6 @@ def _ends(c: TransformerXLConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead
     return table, SoftmaxHead.tied(table)
 
 
-def _stored(state: State) -> int:
-    """Places of a memory, be they filled or not."""
+def _memory_length(state: State) -> int:
+    """Return the number of entries in each memory, valid or not."""
     return next(tensor.size(1) for tensor in state.values() if tensor.ndim == 3)

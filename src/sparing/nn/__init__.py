@@ -1,1 +1,1 @@
-"""Bricks built from plain numbers, never from a model's config."""
+"""Modules built from plain numbers, never from a model's config."""

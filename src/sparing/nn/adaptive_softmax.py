@@ -1,8 +1,8 @@
-"""Embedding and softmax that spend less on rare words (arXiv:1809.10853, arXiv:1609.04309).
+"""Adaptive input and softmax, which spend less on rare words (arXiv:1809.10853, 1609.04309).
 
 Words are ordered by falling frequency and cut into clusters. The first cluster is the short list;
-each later one is reached through one symbol beside the short list. Cluster i may be `shrink`^i
-times narrower. Axes: N tokens, D dim, V vocabulary, X any leading axes.
+each later one is reached through one symbol next to the short list. Cluster i is `shrink`^i times
+narrower. Axes: N tokens, D dim, V vocabulary, X any leading axes.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ TiedProjections = Literal["all", "tails", "none"]
 
 
 def clusters(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
-    """Ids [low, high) of each cluster; cut-offs must rise and leave no cluster empty."""
+    """Return the ids [low, high) of each cluster; cut-offs must rise and leave none empty."""
     edges = [0, *cutoffs, vocab_size]
     if any(low >= high for low, high in pairwise(edges)):
         raise ValueError(
@@ -29,19 +29,19 @@ def clusters(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def check_clusters(vocab_size: int, dim: int, cutoffs: Sequence[int], shrink: int) -> None:
-    """Raise `ValueError` where a cluster would have no words or no width."""
+    """Raise `ValueError` if a cluster would have no words or no width."""
     parts = clusters(vocab_size, cutoffs)
     if dim < shrink ** (len(parts) - 1):
         raise ValueError(f"shrink {shrink} leaves no width for the last of {len(parts)}")
 
 
 def shortlist(vocab_size: int, cutoffs: Sequence[int]) -> int:
-    """Symbols of the first softmax, one for each later cluster included."""
+    """Return the size of the first softmax: the short list and one symbol per later cluster."""
     return cutoffs[0] + len(cutoffs) if cutoffs else vocab_size
 
 
 class AdaptiveEmbedding(nn.Module):
-    """A table per cluster and its way up to `dim`; without shrinking, one table for all."""
+    """A table per cluster and its projection to `dim`; without shrinking, one table for all."""
 
     def __init__(
         self, vocab_size: int, dim: int, *, cutoffs: Sequence[int] = (), shrink: int = 1
@@ -64,11 +64,11 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """The tables' own parameters."""
+        """The tables' parameters."""
         return [table.weight for table in self.tables]  # type: ignore[misc]  # all embeddings
 
     def forward(self, tokens_X: Tensor) -> Tensor:
-        """Vectors of `dim` numbers."""
+        """Return vectors of `dim` numbers."""
         if self.shrink == 1:
             return F.embedding(tokens_X, self.weights[0])
         flat_N = tokens_X.flatten()
@@ -84,8 +84,8 @@ class AdaptiveEmbedding(nn.Module):
 class AdaptiveHead(nn.Module):
     """Softmax over the short list and the clusters' symbols, then one inside each cluster.
 
-    It has the shape of an `AdaptiveEmbedding` and, where tied, its parameters. Cluster i (from 1)
-    has the i-th symbol from the end, as in the published programs.
+    It has the shape of an `AdaptiveEmbedding` and, if tied, its parameters. Cluster i (from 1) has
+    the i-th symbol from the end, as in the published programs.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class AdaptiveHead(nn.Module):
             embedding.weights if tied else [torch.empty(shape) for shape in shapes]
         )
         self.projections = nn.ParameterList(
-            own if _own(tied_projections, index) else theirs
+            own if _has_own(tied_projections, index) else theirs
             for index, (own, theirs) in enumerate(
                 zip(
                     _projections(embedding.dim, embedding.widths),
@@ -118,7 +118,7 @@ class AdaptiveHead(nn.Module):
                 nn.init.normal_(weight, std=embedding.dim**-0.5)
 
     def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """See `Head`; in the order of the targets."""
+        """See `Head`."""
         hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
         head_NH, column_N = self._head(hidden_ND), targets_N
         for index, (low, high) in enumerate(self.clusters[1:], start=1):
@@ -133,7 +133,7 @@ class AdaptiveHead(nn.Module):
         return nats_N.view_as(targets_BT)
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
-        """See `Head`; these are normalised: the log-probability of every word."""
+        """See `Head`; these are normalised log-probabilities."""
         head_XH = torch.log_softmax(self._head(hidden_XD), dim=-1)
         parts_XV = [head_XH[..., : self.clusters[0][1]]]
         for index in range(1, len(self.clusters)):
@@ -146,25 +146,25 @@ class AdaptiveHead(nn.Module):
         if self.symbols is not None:
             weight = torch.cat([weight, self.symbols.weight])
             bias = torch.cat([bias, self.symbols.bias])
-        return _wide(F.linear(self._down(hidden_XD, 0), weight, bias))
+        return _at_least_float32(F.linear(self._project_down(hidden_XD, 0), weight, bias))
 
     def _tail(self, hidden_XD: Tensor, index: int) -> Tensor:
         low, high = self.clusters[index]
-        down_XW = self._down(hidden_XD, index)
-        return _wide(F.linear(down_XW, self._weight(index), self.bias[low:high]))
+        down_XW = self._project_down(hidden_XD, index)
+        return _at_least_float32(F.linear(down_XW, self._weight(index), self.bias[low:high]))
 
     def _weight(self, index: int) -> Tensor:
         low, high = self.clusters[index]
         whole: Tensor = self.weights[index if len(self.projections) else 0]
         return whole if len(self.projections) else whole[low:high]
 
-    def _down(self, hidden_XD: Tensor, index: int) -> Tensor:
+    def _project_down(self, hidden_XD: Tensor, index: int) -> Tensor:
         if not len(self.projections):
             return hidden_XD
         return F.linear(hidden_XD, self.projections[index].mT)
 
 
-def _own(tied: TiedProjections, index: int) -> bool:
+def _has_own(tied: TiedProjections, index: int) -> bool:
     return tied == "none" or (tied == "tails" and index == 0)
 
 
@@ -177,6 +177,6 @@ def _members(ids_N: Tensor, low: int, high: int) -> Tensor:
     return ((ids_N >= low) & (ids_N < high)).nonzero().squeeze(1)
 
 
-def _wide(logits_X: Tensor) -> Tensor:
-    """At least float32, as a sum over many words asks for."""
+def _at_least_float32(logits_X: Tensor) -> Tensor:
+    """Sums over many words need at least float32."""
     return logits_X.float() if logits_X.element_size() < 4 else logits_X

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.size import SizeLimit
-from sparing.nn.state import State, zeroed
+from sparing.nn.state import State, zero_lanes
 
 M = TypeVar("M", bound=nn.Module)
 
 
 class TypedModuleList(nn.ModuleList, Generic[M]):
-    """Modules of one kind. Torch's own list would hand them out as any module."""
+    """A list of modules of one type; iterating over `nn.ModuleList` yields plain modules."""
 
     def __init__(self, modules: Iterable[M] = ()) -> None:
         super().__init__(modules)
@@ -25,67 +25,62 @@ class TypedModuleList(nn.ModuleList, Generic[M]):
 
 
 class Block(nn.Module):
-    """A residual branch: reads the stream, norms it itself, and says what to add to it.
+    """A residual block: reads the stream, normalises it, and returns what to add to it.
 
-    `hidden + delta` is the caller's; so the branch that adds nothing is exactly the identity.
+    The caller computes `hidden + delta`, so a block that adds nothing is exactly the identity.
     """
 
     dim: int
-    fusible: bool = True
+    compilable: bool = True
     """Whether it can be compiled together with its neighbours."""
 
-    growing: ClassVar[tuple[str, ...]] = ()
-    """What of its state changes its length (second axis) while the model learns."""
+    def initial_state(self, batch: int, like: Tensor, *, inference: bool = False) -> State:
+        """Return the state before the first token, lane axis first; often empty.
 
-    def initial_state(self, batch: int, like: Tensor) -> State:
-        """What the branch carries before the first token, lane axis first; often nothing."""
+        `inference` says that weights will not change while the state is carried.
+        """
         return {}
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """`delta_BTD`, and what `kept` makes the next state of, cut from the graph."""
+        """Return `delta_BTD` and the next state, which is detached."""
         raise NotImplementedError
 
-    def kept(self, before: State, after: State) -> State:
-        """What is carried on, from the state before a segment and what `forward` left behind.
-
-        Called outside of compiled code, into which lengths that change would be compiled, and
-        where memories are copied as a whole.
-        """
-        return after
-
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """The same state with the chosen lanes as before their first token."""
-        return zeroed(state, lanes_B)
+        """Return the state with the selected lanes as before their first token."""
+        return zero_lanes(state, lanes_B)
 
     @torch.no_grad()
-    def idle(self, hidden_BTD: Tensor, state: State) -> State:
-        """The same after a segment in which a super-net did not ask this branch.
+    def skip_step(self, hidden_BTD: Tensor, state: State) -> State:
+        """Return the state after a segment in which a super-net did not use this block.
 
-        Memories of the stream go on being written; what only the branch itself could have
-        computed starts anew when it is asked again.
+        Memories of the stream are still written. State that only the block itself could have
+        computed is reset.
         """
         return self(hidden_BTD, state)[1] if state else {}
 
     def penalty(self, zero: Tensor) -> Tensor:
-        """Nats per token this branch adds to the training loss, e.g. the price of its spans."""
+        """Return what this block adds to the training loss, in nats per token."""
         return zero
 
     def after_step(self) -> None:
         """Called after every optimizer step."""
 
     def telemetry(self) -> dict[str, float]:
-        """Numbers worth a curve."""
+        """Return numbers worth plotting."""
         return {}
 
     def compile_parts(self) -> None:
-        """Compile, in place, what gains from it, where the branch is used by itself."""
+        """Compile, in place, what gains from it when the block is not compiled in a group."""
 
     def flops_per_token(self) -> float:
-        """Floating-point operations of matrix products in one forward pass, memory full."""
+        """Floating-point operations of matrix products in one forward pass, memory full.
+
+        Reads nothing from the device; learned spans are those last read by `SpanRefresh`.
+        """
         raise NotImplementedError
 
-    def state_numbers(self) -> int:
-        """Numbers carried per lane once every memory is full."""
+    def state_numbers(self, *, inference: bool = False) -> int:
+        """Numbers carried per lane once every memory is full; reads nothing from the device."""
         return 0
 
 
@@ -123,15 +118,63 @@ class BlockConfig:
         return self
 
 
+class BufferedBlock(Block):
+    """A block that computes first and writes its memory afterwards, outside compiled code.
+
+    Inside compiled code the memory would be copied, and its changing length would be compiled in.
+    `forward` does both steps; a stack compiles `compute` and calls `commit` after the pass.
+    """
+
+    growing: ClassVar[tuple[str, ...]] = ()
+    """Tensors of the state whose length (second axis) changes during training."""
+
+    def compute(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return `delta_BTD` and this segment's entries, detached."""
+        raise NotImplementedError
+
+    def compute_skip(self, hidden_BTD: Tensor, state: State) -> State:
+        """Return this segment's entries where a super-net does not use the block."""
+        raise NotImplementedError
+
+    def commit(self, state: State, fresh: State) -> State:
+        """Return the next state: `state` with the entries of a segment appended."""
+        raise NotImplementedError
+
+    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block`."""
+        delta_BTD, fresh = self.compute(hidden_BTD, state)
+        return delta_BTD, self.commit(state, fresh)
+
+    @torch.no_grad()
+    def skip_step(self, hidden_BTD: Tensor, state: State) -> State:
+        """See `Block`."""
+        return self.commit(state, self.compute_skip(hidden_BTD, state))
+
+
+def compute(block: Block, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+    """Run a block up to the point where `commit` has to finish its next state."""
+    result: tuple[Tensor, State] = (
+        block.compute(hidden_BTD, state)
+        if isinstance(block, BufferedBlock)
+        else block(hidden_BTD, state)
+    )
+    return result
+
+
+def commit(block: Block, state: State, after: State) -> State:
+    """Finish the next state from what `compute` returned."""
+    return block.commit(state, after) if isinstance(block, BufferedBlock) else after
+
+
 class Identity(Block):
-    """Adds nothing."""
+    """A block that adds nothing."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Zero."""
+        """Return zeros."""
         return torch.zeros_like(hidden_BTD), {}
 
     def flops_per_token(self) -> float:

@@ -1,4 +1,4 @@
-"""Dropout as a layer: of single numbers, of channels for a segment, of words.
+"""Dropout layers: of single numbers, of channels for a whole segment, of words.
 
 Axes: B batch, T segment, D width, V vocabulary.
 """
@@ -23,7 +23,7 @@ class Dropout(nn.Module):
         return dropout(x, self.rate if self.training else 0.0)
 
     def extra_repr(self) -> str:
-        """The rate, for `print(model)`."""
+        """Show the rate in `print(model)`."""
         return f"{self.rate}"
 
 
@@ -38,25 +38,25 @@ class LockedDropout(nn.Module):
         """Shape is kept; in evaluation the input itself."""
         if not self.training or self.rate == 0:
             return x_BTD
-        return x_BTD * kept(x_BTD.new_empty(x_BTD.size(0), 1, x_BTD.size(2)), self.rate)
+        return x_BTD * dropout_mask(x_BTD.new_empty(x_BTD.size(0), 1, x_BTD.size(2)), self.rate)
 
 
 class RowDropout(nn.Module):
-    """Drops rows of an embedding: a dropped word is zero wherever the segment uses it."""
+    """Drops rows of an embedding: a dropped word is zero everywhere in the segment."""
 
     def __init__(self, vocab_size: int, rate: float) -> None:
         super().__init__()
         self.vocab_size, self.rate = vocab_size, rate
 
     def forward(self, embedded_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
-        """Scale the vectors that the table gave for `tokens`; the table itself is not copied."""
+        """Scale the vectors looked up for `tokens`; the table itself is not copied."""
         if not self.training or self.rate == 0:
             return embedded_BTD
-        mask_V = kept(embedded_BTD.new_empty(self.vocab_size), self.rate)
+        mask_V = dropout_mask(embedded_BTD.new_empty(self.vocab_size), self.rate)
         return embedded_BTD * mask_V[tokens_BT].unsqueeze(-1)
 
 
 @torch.no_grad()
-def kept(room: Tensor, rate: float) -> Tensor:
-    """Fill `room` with 0 (at this rate) and 1 / (1 - rate), so that the mean is 1."""
-    return room.bernoulli_(1 - rate).div_(1 - rate)
+def dropout_mask(out: Tensor, rate: float) -> Tensor:
+    """Fill `out` with 0 (at this rate) and 1 / (1 - rate), so that the mean is 1."""
+    return out.bernoulli_(1 - rate).div_(1 - rate)

@@ -1,4 +1,4 @@
-"""Feed-forward layers: Boom, the Transformer's own, and their residual blocks.
+"""Feed-forward layers: Boom, the Transformer's, and their residual blocks.
 
 Axes: B batch, T segment, D dim, F inner width.
 """
@@ -24,7 +24,7 @@ SIGMOID_GELU = 1.702
 
 
 class Boom(nn.Module):
-    """Widen, activate, and fold back by summing chunks: no second matrix (arXiv:1911.11423)."""
+    """Widen, activate, and reduce by summing chunks: no second matrix (arXiv:1911.11423)."""
 
     def __init__(
         self, dim: int, boom_dim: int, *, dropout: float, form: Gelu = "sigmoid", bias: bool = True
@@ -41,8 +41,8 @@ class Boom(nn.Module):
         wide_BTF: Tensor = self.widen(hidden_BTD)
         if self.form == "erf":
             return self._fold(F.gelu(wide_BTF))
-        # x sigmoid(a x) = silu(a x) / a: one fused kernel each way over the widest tensor, and the
-        # division waits until it is narrow.
+        # x sigmoid(a x) = silu(a x) / a: one fused kernel each way over the widest tensor; the
+        # division comes last, when it is narrow.
         return self._fold(F.silu(SIGMOID_GELU * wide_BTF)) / SIGMOID_GELU
 
     def _fold(self, wide_BTF: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Boom(nn.Module):
 
 
 def feed_forward(dim: int, ff_dim: int, *, dropout: float) -> nn.Sequential:
-    """The Transformer's own: widen, ReLU, narrow."""
+    """Return the Transformer's layer: widen, ReLU, narrow."""
     return nn.Sequential(
         nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim)
     )
@@ -60,15 +60,15 @@ def feed_forward(dim: int, ff_dim: int, *, dropout: float) -> nn.Sequential:
 Activation = Literal["relu2", "gelu", "relu", "swiglu"]
 
 
-class FeedForward(Block):
-    """Norm, widen, activate, narrow; starts as the identity, for its last matrix is zero."""
+class FeedForwardBlock(Block):
+    """Norm, widen, activate, narrow; starts as the identity, as its last matrix is zero."""
 
     def __init__(
         self, dim: int, ff_dim: int, *, dropout: float = 0.0, activation: Activation = "relu2"
     ) -> None:
         super().__init__()
         self.dim, self.activation = dim, activation
-        # SwiGLU widens twice, once for the gate: two thirds of `ff_dim` cost what others do.
+        # SwiGLU widens twice, once for the gate: with two thirds of `ff_dim` it costs the same.
         halves = 2 if activation == "swiglu" else 1
         self.widen = StackedLinear(dim, ff_dim, blocks=halves, bias=False)
         self.narrow = nn.Linear(ff_dim, dim, bias=False)
@@ -79,10 +79,10 @@ class FeedForward(Block):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
         wide_BTF = self.widen(F.rms_norm(hidden_BTD, (self.dim,)))
-        delta_BTD: Tensor = self.dropout(self.narrow(self._activated(wide_BTF)))
+        delta_BTD: Tensor = self.dropout(self.narrow(self._activate(wide_BTF)))
         return delta_BTD, {}
 
-    def _activated(self, wide_BTF: Tensor) -> Tensor:
+    def _activate(self, wide_BTF: Tensor) -> Tensor:
         if self.activation == "swiglu":
             gate_BTF, open_BTF = wide_BTF.chunk(2, dim=-1)
             return F.silu(gate_BTF) * open_BTF
@@ -92,16 +92,16 @@ class FeedForward(Block):
         return positive_BTF.square() if self.activation == "relu2" else positive_BTF
 
     def compile_parts(self) -> None:
-        """All of it."""
+        """Compile the whole block."""
         self.compile()
 
     def flops_per_token(self) -> float:
-        """Two per multiply-add."""
+        """Count two per multiply-add."""
         return 2.0 * (self.widen.weight.numel() + self.narrow.weight.numel())
 
 
 class BoomBlock(Block):
-    """Norm, widen, activate, fold back by summing chunks."""
+    """Norm, then Boom."""
 
     def __init__(self, dim: int, boom_dim: int, *, dropout: float) -> None:
         super().__init__()
@@ -117,11 +117,11 @@ class BoomBlock(Block):
         return self.dropout(self.boom(self.norm(hidden_BTD))), {}
 
     def compile_parts(self) -> None:
-        """All of it."""
+        """Compile the whole block."""
         self.compile(dynamic=True)
 
     def flops_per_token(self) -> float:
-        """Its one matrix."""
+        """Count its only matrix."""
         return 2.0 * self.boom.widen.weight.numel()
 
 
@@ -143,7 +143,7 @@ class FeedForwardConfig(BlockConfig):
 
     def build(self, residual: ResidualConfig) -> Block:
         """See `BlockConfig`."""
-        return FeedForward(
+        return FeedForwardBlock(
             residual.dim, self.dim, dropout=residual.dropout, activation=self.activation
         )
 

@@ -10,14 +10,14 @@ from sparing.units import IGNORE_INDEX as IGNORE_INDEX
 
 
 class Head(Protocol):
-    """What every output layer offers."""
+    """The interface of every output layer."""
 
     def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """Loss of each target in nats, float32; zero where the target is `IGNORE_INDEX`."""
+        """Return the loss of each target in nats, float32; zero for `IGNORE_INDEX`."""
         ...
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
-        """Unnormalised log-probabilities over the whole vocabulary, any leading axes."""
+        """Return unnormalised log-probabilities over the whole vocabulary, any leading axes."""
         ...
 
 
@@ -31,7 +31,7 @@ class SoftmaxHead(nn.Module):
 
     @classmethod
     def tied(cls, embedding: nn.Embedding, *, bias: bool = True) -> "SoftmaxHead":
-        """One that uses the embedding's vectors."""
+        """Return a head that shares the embedding's weights."""
         assert isinstance(embedding.weight, nn.Parameter)
         return cls(embedding.weight, bias=bias)
 
@@ -54,7 +54,7 @@ Lanes = Literal["all", "most", "held"]
 
 
 class HeldOutRowsHead(nn.Module):
-    """Another head, with gradient from all lanes, or from the held ones, or from the rest."""
+    """Wraps a head; gradients come from all lanes, from the held-out ones, or from the rest."""
 
     def __init__(self, head: Head, share: float) -> None:
         super().__init__()
@@ -63,12 +63,12 @@ class HeldOutRowsHead(nn.Module):
         self.lanes: Lanes = "all"
 
     def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """See `Head`. Every lane's loss is told; those that teach weigh as much as all would."""
+        """See `Head`. All losses are returned; lanes with a gradient weigh as much as all would."""
         nats_BT = self.inner.nats(hidden_BTD, targets_BT)
         if self.lanes == "all" or not torch.is_grad_enabled():
             return nats_BT
-        told_BT = nats_BT.detach()
-        return told_BT + self._weights(nats_BT) * (nats_BT - told_BT)
+        value_BT = nats_BT.detach()
+        return value_BT + self._weights(nats_BT) * (nats_BT - value_BT)
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """See `Head`."""
@@ -78,9 +78,9 @@ class HeldOutRowsHead(nn.Module):
         batch = nats_BT.size(0)
         held = min(batch - 1, max(1, round(self.share * batch)))
         if not held:
-            raise ValueError("lanes cannot be kept apart: there is only one")
-        teach_B = torch.arange(batch, device=nats_BT.device) >= batch - held
+            raise ValueError("lanes cannot be held out: there is only one")
+        selected_B = torch.arange(batch, device=nats_BT.device) >= batch - held
         if self.lanes == "most":
-            teach_B = ~teach_B
-        teachers = held if self.lanes == "held" else batch - held
-        return (teach_B * (batch / teachers))[:, None]
+            selected_B = ~selected_B
+        count = held if self.lanes == "held" else batch - held
+        return (selected_B * (batch / count))[:, None]

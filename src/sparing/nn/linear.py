@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Linear):
-    """`blocks` matrices above each other in one weight; `stacked_blocks` tells Muon so."""
+    """`blocks` matrices stacked in one weight; Muon reads `stacked_blocks`."""
 
     def __init__(self, input_dim: int, dim: int, *, blocks: int, bias: bool = True) -> None:
         super().__init__(input_dim, blocks * dim, bias=bias)
@@ -13,10 +13,10 @@ class StackedLinear(nn.Linear):
 
 
 class Matrix(nn.Module):
-    """A weight of shape (rows, columns), orthogonal at the start.
+    """A weight of shape (rows, columns), initially orthogonal.
 
-    With `normed`, row r is gain_r times a direction of length 1; gains start at the rows' own
-    lengths, so that the matrix does not depend on the choice.
+    With `normed`, row r is gain_r times a vector of length 1. Gains start as the rows' lengths, so
+    that the initial matrix is the same either way.
     """
 
     def __init__(self, rows: int, columns: int, *, normed: bool, blocks: int = 1) -> None:
@@ -28,14 +28,14 @@ class Matrix(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Each block orthogonal by itself."""
+        """Make each block orthogonal."""
         for block in self.weight.chunk(self.stacked_blocks):
             nn.init.orthogonal_(block)
         if self.gain is not None:
             self.gain.copy_(torch.linalg.vector_norm(self.weight, dim=1))
 
     def forward(self) -> Tensor:
-        """The matrix itself."""
+        """Return the matrix."""
         if self.gain is None:
             return self.weight
         scale: Tensor = self.gain / torch.linalg.vector_norm(self.weight, dim=1)

@@ -1,4 +1,4 @@
-"""Tokens after the next one, foretold as an exercise (arXiv:2404.19737).
+"""Multi-token prediction, an auxiliary training loss (arXiv:2404.19737).
 
 Axes: B batch, T segment, D dim, V vocabulary.
 """
@@ -27,21 +27,21 @@ class MTPConfig:
 
 
 class MultiTokenPrediction(nn.Module):
-    """A softmax for each of the tokens that follow the next one; of no use after training."""
+    """A softmax for each of the tokens after the next one; not used after training."""
 
     def __init__(self, dim: int, vocab_size: int, further: int) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(vocab_size, dim) for _ in range(further))
         for table in self.tables:
             assert isinstance(table, nn.Embedding)
-            # The first guess is the same for every symbol, and costs log V.
+            # The first prediction is uniform, and costs log V.
             nn.init.zeros_(table.weight)
 
     def forward(self, hidden_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
-        """Nats per position of the segment, all tables together.
+        """Return nats per position of the segment, summed over the tables.
 
-        The vector at t has read token t, and the next one is not its business here. Tokens of the
-        coming segment are not known, so that the last positions foretell less.
+        The vector at t has read token t; the next token is predicted by the model's own head.
+        Tokens of the next segment are not known, so the last positions have fewer targets.
         """
         nats = hidden_BTD.new_zeros((), dtype=torch.float32)
         for distance, table in enumerate(self.tables, start=2):

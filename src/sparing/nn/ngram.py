@@ -1,4 +1,4 @@
-"""Vectors for the last few tokens together, from hashed tables (as in arXiv:2412.09871).
+"""Embeddings of the last few tokens together, from hashed tables (as in arXiv:2412.09871).
 
 Axes: B batch, T segment, N longest n-gram - 1, E width of a table, D dim.
 """
@@ -12,7 +12,7 @@ MULTIPLIER = 0x9E3779B1
 """Knuth's multiplicative hash; odd, so that no bit of a token is lost."""
 
 NONE = -1
-"""A token that no text holds."""
+"""A token that occurs in no text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +34,8 @@ class NgramConfig:
 class NgramEmbedding(nn.Module):
     """The sum of a vector for the last 2 tokens, one for the last 3 and so on, projected to `dim`.
 
-    Equal n-grams share a row, and so do different ones whose hashes meet: with fewer rows than the
-    text has n-grams that is the rule, and the branches above have to tell them apart.
+    Equal n-grams share a row, and so do different ones with the same hash. With fewer rows than
+    n-grams in the text that is common, and the blocks above have to tell them apart.
     """
 
     def __init__(self, dim: int, *, lengths: tuple[int, ...], rows: int, width: int) -> None:
@@ -49,14 +49,14 @@ class NgramEmbedding(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small rows: what a token itself says comes first."""
+        """Initialise with small rows, so that the token's own embedding dominates."""
         for table in self.tables:
             assert isinstance(table, nn.Embedding)
             nn.init.normal_(table.weight, std=0.02)
         nn.init.normal_(self.project.weight, std=self.project.in_features**-0.5)
 
     def forward(self, tokens_BT: Tensor, before_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors (B, T, D), and the tokens that the next segment needs to know."""
+        """Return vectors (B, T, D), and the tokens that the next segment needs."""
         known_BS = torch.cat([before_BN, tokens_BT], dim=1)
         rows = self.find(known_BS)
         found = [table(row_BT) for table, row_BT in zip(self.tables, rows, strict=True)]
@@ -64,22 +64,22 @@ class NgramEmbedding(nn.Module):
         return self.project(torch.cat(found, dim=-1)), after_BN
 
     def before(self, batch: int, like: Tensor) -> Tensor:
-        """What stands before a text: tokens that no text holds."""
+        """Return the tokens before a text: ones that occur in no text."""
         return torch.full((batch, self.history), NONE, device=like.device, dtype=torch.int64)
 
     def reset_lanes(self, before_BN: Tensor, lanes_B: Tensor) -> Tensor:
-        """The same with nothing before the next token of the chosen lanes."""
+        """Return the same with nothing before the next token of the selected lanes."""
         return before_BN.masked_fill(lanes_B[:, None], NONE)
 
     def compile_parts(self) -> None:
-        """The hash: dozens of small steps otherwise, which take longer to launch than to do."""
+        """Compile the hash: dozens of small operations that take longer to launch than to run."""
         self.find = torch.compile(self._rows)
 
     def _rows(self, known_BS: Tensor) -> list[Tensor]:
-        """The row of each n-gram that ends at each position.
+        """Return the row of each n-gram that ends at each position.
 
-        Lengths are read from the module: as arguments, compiled code would take them for numbers
-        that change from call to call, and `in` would no longer find them.
+        Lengths are read from the module: as arguments, compiled code would treat them as dynamic
+        numbers, and `in` would not find them.
         """
         segment = known_BS.size(1) - self.history
         hash_BT, found = known_BS.new_zeros(known_BS.size(0), segment), []
@@ -93,7 +93,7 @@ class NgramEmbedding(nn.Module):
 
 
 def check_ngrams(lengths: tuple[int, ...], rows: int, width: int) -> None:
-    """Refuse what no tables can be made of."""
+    """Raise `ValueError` for settings that no table can have."""
     if rows < 1 or rows & (rows - 1):
         raise ValueError(f"rows of n-grams must be a power of two, not {rows}")
     if min(lengths) < 2 or list(lengths) != sorted(set(lengths)):

@@ -1,5 +1,6 @@
 """LSTM, GRU and QRNN cores with one interface, and their residual block.
 
+A core maps inputs (B, T, D) and a state to outputs (B, T, D) and the next state.
 Axes: B batch, T segment, D dim.
 """
 
@@ -25,7 +26,7 @@ CoreState = tuple[Tensor, ...]
 
 
 class LSTMCore(nn.Module):
-    """One `nn.LSTM` layer. One layer per call is what cuDNN's persistent kernel asks for.
+    """One `nn.LSTM` layer; cuDNN's persistent kernel needs one layer per call.
 
     `weight_drop` zeroes that share of the hidden-to-hidden weights in training, the same ones for
     every position and lane of a segment (DropConnect, arXiv:1708.02182).
@@ -40,29 +41,29 @@ class LSTMCore(nn.Module):
         self.state_dims = (dim, dim)
 
     @torch.no_grad()
-    def remember(self) -> None:
-        """Open the forget gates: fresh cells keep most of what they hold (Gers et al., 2000)."""
+    def open_forget_gates(self) -> None:
+        """Raise the forget gates' bias: fresh cells keep their value (Gers et al., 2000)."""
         for name, parameter in self.cell.named_parameters():
             if name.startswith("bias"):
                 _, forget_D, _, _ = parameter.chunk(4)
                 forget_D.fill_(0.5)
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """See the module's docstring."""
+        """Return outputs and the next state."""
         hidden_1BD, cell_1BD = (tensor.unsqueeze(0).contiguous() for tensor in state)
         dropped = self.training and self.weight_drop > 0
-        if dropped or _cast_wrongly(x_BTD):
+        if dropped or _autocast_uses_float16(x_BTD):
             rate = self.weight_drop if dropped else 0.0
-            y_BTD, hidden_1BD, cell_1BD = self._called(x_BTD, hidden_1BD, cell_1BD, rate=rate)
+            y_BTD, hidden_1BD, cell_1BD = self._run_kernel(x_BTD, hidden_1BD, cell_1BD, rate=rate)
         else:
             y_BTD, (hidden_1BD, cell_1BD) = self.cell(x_BTD, (hidden_1BD, cell_1BD))
         return y_BTD, (hidden_1BD.squeeze(0), cell_1BD.squeeze(0))
 
-    def _called(self, *tensors: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The same kernel called with weights of this segment; the module's own stay untouched."""
+    def _run_kernel(self, *tensors: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Call the same kernel with weights of this segment; the module's own are not changed."""
         w_input, w_hidden, *biases = self.cell.all_weights[0]
         weights = [w_input, dropout(w_hidden, rate), *biases]
-        if not _cast_wrongly(tensors[0]):
+        if not _autocast_uses_float16(tensors[0]):
             return _lstm(tensors, weights, training=self.training)
         with torch.autocast("cuda", enabled=False):
             narrow = ([x.bfloat16() for x in group] for group in (tensors, weights))
@@ -74,19 +75,19 @@ def _lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     x_BTD, *state = tensors
     # With biases, one layer, no dropout between layers, one direction, batch first.
-    return torch.lstm(x_BTD, state, _in_one_piece(weights), True, 1, 0.0, training, False, True)
+    return torch.lstm(x_BTD, state, _flatten_weights(weights), True, 1, 0.0, training, False, True)
 
 
-def _cast_wrongly(x_BTD: Tensor) -> bool:
+def _autocast_uses_float16(x_BTD: Tensor) -> bool:
     """Whether torch would run the kernel in float16, where small gradients vanish.
 
-    That is what its autocast does on a GPU when told bfloat16.
+    On a GPU its autocast does so even if bfloat16 is requested.
     """
     return x_BTD.is_cuda and compute_dtype(x_BTD) == torch.bfloat16
 
 
-def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
-    """On a GPU, views of one tensor in cuDNN's order: it would copy them itself, and complain."""
+def _flatten_weights(weights: list[Tensor]) -> list[Tensor]:
+    """On a GPU, return views of one tensor in cuDNN's order; otherwise it copies and warns."""
     if not weights[0].is_cuda:
         return weights
     whole = torch.cat([weight.flatten() for weight in weights])
@@ -104,18 +105,18 @@ class GRUCore(nn.Module):
         self.cell = nn.GRU(dim, dim, batch_first=True)
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """See the module's docstring."""
+        """Return outputs and the next state."""
         hidden_1BD = state[0].unsqueeze(0).contiguous()
-        if _cast_wrongly(x_BTD):
-            y_BTD, hidden_1BD = self._called(x_BTD, hidden_1BD)
+        if _autocast_uses_float16(x_BTD):
+            y_BTD, hidden_1BD = self._run_kernel(x_BTD, hidden_1BD)
         else:
             y_BTD, hidden_1BD = self.cell(x_BTD, hidden_1BD)
         return y_BTD, (hidden_1BD.squeeze(0),)
 
-    def _called(self, x_BTD: Tensor, hidden_1BD: Tensor) -> tuple[Tensor, Tensor]:
-        """The same kernel in bfloat16; the settings are those of `_lstm`."""
+    def _run_kernel(self, x_BTD: Tensor, hidden_1BD: Tensor) -> tuple[Tensor, Tensor]:
+        """Call the same kernel in bfloat16, with the settings of `_lstm`."""
         with torch.autocast("cuda", enabled=False):
-            weights = _in_one_piece([weight.bfloat16() for weight in self.cell.all_weights[0]])
+            weights = _flatten_weights([weight.bfloat16() for weight in self.cell.all_weights[0]])
             x_BTD, hidden_1BD = x_BTD.bfloat16(), hidden_1BD.bfloat16()
             return torch.gru(x_BTD, hidden_1BD, weights, True, 1, 0.0, self.training, False, True)
 
@@ -123,8 +124,7 @@ class GRUCore(nn.Module):
 class QRNNCore(nn.Module):
     """Quasi-recurrent layer with fo-pooling over a window of one or two inputs (arXiv:1611.01576).
 
-    Zoneout makes that share of cells stay as they are. `weight_drop` acts on the one matrix there
-    is.
+    `zoneout` is the share of cells that keep their value. `weight_drop` acts on its only matrix.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class QRNNCore(nn.Module):
         self.state_dims = (dim, input_dim)[:window]
 
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
-        """See the module's docstring."""
+        """Return outputs and the next state."""
         weight = dropout(self.gates.weight, self.weight_drop if self.training else 0.0)
         gates_BTG = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
         gates_BT3D = gates_BTG.view(*gates_BTG.shape[:2], 3, -1)
-        y_BTD, cell_BD = fo_pooling(gates_BT3D, state[0], self._stays(x_BTD))
+        y_BTD, cell_BD = fo_pooling(gates_BT3D, state[0], self._zoneout(x_BTD))
         return y_BTD, (cell_BD, x_BTD[:, -1])[: self.window]
 
     def _windows(self, x_BTD: Tensor, state: CoreState) -> Tensor:
@@ -159,8 +159,8 @@ class QRNNCore(nn.Module):
         earlier_BTD = torch.cat([state[1].to(x_BTD.dtype)[:, None], x_BTD[:, :-1]], dim=1)
         return torch.cat([earlier_BTD, x_BTD], dim=-1)
 
-    def _stays(self, x_BTD: Tensor) -> Tensor | float:
-        """Which cells stay as they are, or how much of each on average."""
+    def _zoneout(self, x_BTD: Tensor) -> Tensor | float:
+        """Return which cells keep their value, or in evaluation the share of each."""
         if not self.training or self.zoneout == 0:
             return self.zoneout
         shape = (*x_BTD.shape[:2], self.state_dims[0])
@@ -189,13 +189,13 @@ class RecurrentBlock(Block):
         self.core: LSTMCore | QRNNCore = kind(dim, weight_drop=weight_drop)
         self.dropout = Dropout(dropout)
         if isinstance(self.core, LSTMCore):
-            self.core.remember()
-            # Compilers do not enter cuDNN.
-            self.fusible = False
-        self.enter, self.leave = self._entered, self._left
+            self.core.open_forget_gates()
+            # torch.compile does not trace into cuDNN.
+            self.compilable = False
+        self.prepare_input, self.finish_output = self._prepare_input, self._finish_output
 
-    def initial_state(self, batch: int, like: Tensor) -> State:
-        """Zeros; a scan's in 32 bits at least, in which small shares are not lost."""
+    def initial_state(self, batch: int, like: Tensor, *, inference: bool = False) -> State:
+        """Return zeros; those of a scan in at least 32 bits, so that small terms are not lost."""
         wide = torch.promote_types(like.dtype, torch.float32)
         dtype = like.dtype if isinstance(self.core, LSTMCore) else wide
         names = self.core.state_names
@@ -204,46 +204,47 @@ class RecurrentBlock(Block):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
         before = tuple(state[name] for name in self.core.state_names)
-        y_BTD, after = self.core(self.enter(hidden_BTD), before)
-        # Copies: the last cells of a scan are a view that would keep all of them alive. And of one
-        # precision for ever, so that code compiled for the first segment serves the next.
+        y_BTD, after = self.core(self.prepare_input(hidden_BTD), before)
+        # Copies: the last cells of a scan are a view that would keep all of them alive. Always in
+        # the same precision, so that code compiled for the first segment also fits the next.
         carried = {
             name: new.detach().to(state[name].dtype, copy=True)
             for name, new in zip(self.core.state_names, after, strict=True)
         }
-        return self.leave(y_BTD), carried
+        return self.finish_output(y_BTD), carried
 
-    def _entered(self, hidden_BTD: Tensor) -> Tensor:
-        """The core's input: normed, in the precision it computes in, and in cuDNN's order.
+    def _prepare_input(self, hidden_BTD: Tensor) -> Tensor:
+        """Return the core's input: normalised, in its precision and in cuDNN's memory order.
 
-        That is position by position. Whoever writes it so in the first place spares a copy.
+        That order is position by position. Writing it so in the first place saves a copy.
         """
         x_BTD: Tensor = self.norm(hidden_BTD).to(compute_dtype(hidden_BTD))
         ordered = hidden_BTD.is_cuda and isinstance(self.core, LSTMCore)
         return x_BTD.transpose(0, 1).contiguous().transpose(0, 1) if ordered else x_BTD
 
-    def _left(self, y_BTD: Tensor) -> Tensor:
-        """The core's output in the stream's order, some of it dropped.
+    def _finish_output(self, y_BTD: Tensor) -> Tensor:
+        """Return the core's output in the stream's memory order and precision, after dropout.
 
-        In its precision too: a CPU's LSTM computes in 32 bits, and would widen the stream.
+        An LSTM on a CPU computes in 32 bits, and would widen the stream.
         """
         dropped_BTD: Tensor = self.dropout(y_BTD.to(compute_dtype(y_BTD)).contiguous())
         return dropped_BTD
 
     def compile_parts(self) -> None:
-        """What surrounds the core."""
-        self.enter, self.leave = torch.compile(self._entered), torch.compile(self._left)
+        """Compile what surrounds the core."""
+        self.prepare_input = torch.compile(self._prepare_input)
+        self.finish_output = torch.compile(self._finish_output)
 
     @torch.no_grad()
-    def idle(self, hidden_BTD: Tensor, state: State) -> State:
-        """Zeros: what it would have remembered of this segment was never computed."""
+    def skip_step(self, hidden_BTD: Tensor, state: State) -> State:
+        """Return zeros: the cells of this segment were never computed."""
         return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
 
     def flops_per_token(self) -> float:
-        """Two per weight of its matrices."""
+        """Count two per weight of its matrices."""
         return 2.0 * sum(p.numel() for p in self.core.parameters() if p.ndim == 2)
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """One vector per name."""
         return self.dim * len(self.core.state_names)
 

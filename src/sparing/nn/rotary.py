@@ -1,8 +1,8 @@
-"""Rotary positions that never run out (arXiv:2104.09864).
+"""Periodic rotary positions (arXiv:2104.09864).
 
 Axes: F pairs of channels, P period. Every frequency makes a whole number of turns in `PERIOD`
-positions, so positions may be counted modulo it, and a stream can go on for ever with keys that
-were rotated when they were stored.
+positions, so positions can be counted modulo it, and a stream of any length can use keys that were
+rotated when they were stored.
 """
 
 import math
@@ -10,13 +10,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sparing.ops.rotated_entries import Turns
+from sparing.ops.rotated_entries import RotaryTable
 
 PERIOD = 1 << 15
 
 
 class Rotary(nn.Module):
-    """The angles by which pairs of channels are rotated: they grow with the position."""
+    """The angles by which pairs of channels are rotated, proportional to the position."""
 
     cosine_PF: Tensor
     sine_PF: Tensor
@@ -24,14 +24,14 @@ class Rotary(nn.Module):
     def __init__(
         self, head_dim: int, *, slowest: float = 1 / 8192, rotary_fraction: float = 1.0
     ) -> None:
-        """Pairs turn by 1 radian per position down to about `slowest`.
+        """Pairs are rotated by between 1 radian per position and about `slowest`.
 
-        Only a share of them, `rotary_fraction`, turns at all, at least one pair unless it is 0: the
-        others compare content at any distance.
+        Only a share of them, `rotary_fraction`, is rotated, at least one pair unless it is 0. The
+        others compare content regardless of distance.
         """
         super().__init__()
         if head_dim % 2:
-            raise ValueError(f"head_dim {head_dim} must be even: channels turn in pairs")
+            raise ValueError(f"head_dim {head_dim} must be even: channels are rotated in pairs")
         self.pairs, self.slowest = head_dim // 2, slowest
         self.rotary_fraction = max(round(rotary_fraction * self.pairs), int(rotary_fraction > 0))
         angle_PF = self._angles()
@@ -42,12 +42,12 @@ class Rotary(nn.Module):
         share_F = torch.arange(self.pairs, dtype=torch.float64) / max(1, self.rotary_fraction - 1)
         turns_F = (self.slowest**share_F * PERIOD / (2 * math.pi)).round().clamp(min=1)
         turns_F[self.rotary_fraction :] = 0
-        place_P = torch.arange(PERIOD, dtype=torch.float64)
-        # Reduced to one turn in whole numbers, so that late positions are as exact as early ones.
-        turned_PF: Tensor = (place_P[:, None] * turns_F) % PERIOD
-        return 2 * math.pi / PERIOD * turned_PF
+        position_P = torch.arange(PERIOD, dtype=torch.float64)
+        # Reduced modulo one turn in integers, so that late positions are as exact as early ones.
+        phase_PF: Tensor = (position_P[:, None] * turns_F) % PERIOD
+        return 2 * math.pi / PERIOD * phase_PF
 
     @property
-    def turns(self) -> Turns:
+    def table(self) -> RotaryTable:
         """Cosine and sine of every angle."""
-        return Turns(self.cosine_PF, self.sine_PF)
+        return RotaryTable(self.cosine_PF, self.sine_PF)

@@ -1,7 +1,7 @@
 """What a model carries from one segment to the next.
 
-A state is a flat dict from names to tensors whose first axis is the lane. So it is saved, exported,
-dealt to other processes and cut into lanes without knowing the model it belongs to.
+A state is a flat dict from names to tensors whose first axis is the lane. It can be saved,
+exported, sent to other processes and split into lanes without knowing the model it belongs to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,23 +12,23 @@ from torch import Tensor
 State = dict[str, Tensor]
 
 
-def lanes(state: Mapping[str, Tensor], chosen: slice | Tensor) -> State:
-    """The state of some lanes."""
-    return {name: tensor[chosen] for name, tensor in state.items()}
+def select_lanes(state: Mapping[str, Tensor], lanes: slice | Tensor) -> State:
+    """Return the state of some lanes."""
+    return {name: tensor[lanes] for name, tensor in state.items()}
 
 
-def joined(states: Sequence[Mapping[str, Tensor]]) -> State:
-    """Several states side by side; a memory shorter than the longest gets empty places in front."""
-    found = State()
+def concat_lanes(states: Sequence[Mapping[str, Tensor]]) -> State:
+    """Put the lanes of several states into one; shorter memories are padded in front."""
+    result = State()
     for name, first in states[0].items():
         tensors = [state[name] for state in states]
         longest = max(tensor.size(1) for tensor in tensors) if first.ndim > 1 else 0
-        found[name] = torch.cat([lengthened(tensor, longest) for tensor in tensors])
-    return found
+        result[name] = torch.cat([pad_length(tensor, longest) for tensor in tensors])
+    return result
 
 
-def lengthened(tensor: Tensor, length: int) -> Tensor:
-    """A state's tensor with zeros before its oldest entries, so that there are `length` of them."""
+def pad_length(tensor: Tensor, length: int) -> Tensor:
+    """Add zeros before the oldest entries of a state's tensor until it has `length` entries."""
     missing = length - tensor.size(1) if tensor.ndim > 1 else 0
     if missing <= 0:
         return tensor
@@ -36,34 +36,32 @@ def lengthened(tensor: Tensor, length: int) -> Tensor:
     return torch.cat([empty, tensor], dim=1)
 
 
-def part(state: Mapping[str, Tensor], owner: str) -> State:
-    """What a state holds for one owner, under the owner's own names."""
-    prefix = f"{owner}."
+def select_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the tensors whose names start with `prefix.`, without the prefix."""
+    start = f"{prefix}."
     return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
+        name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)
     }
 
 
-def owned(own: Mapping[str, Tensor], owner: str) -> State:
-    """The inverse of `part`: one owner's tensors under the names they have in the whole."""
-    return {f"{owner}.{name}": tensor for name, tensor in own.items()}
+def add_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Put `prefix.` in front of every name: the inverse of `select_prefix`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
 
 
-def zeroed(state: Mapping[str, Tensor], lanes_B: Tensor) -> State:
-    """The state with zeros in the chosen lanes."""
+def zero_lanes(state: Mapping[str, Tensor], lanes_B: Tensor) -> State:
+    """Fill the selected lanes with zeros."""
     return {
         name: tensor.masked_fill(lanes_B.view(-1, *[1] * (tensor.ndim - 1)), 0)
         for name, tensor in state.items()
     }
 
 
-def emptied(memories: Mapping[str, Tensor], lanes_B: Tensor) -> State:
-    """The same memories, of which nothing exists any more in the chosen lanes.
+def forget_lanes(memories: Mapping[str, Tensor], lanes_B: Tensor) -> State:
+    """Mark the memories of the selected lanes as empty.
 
-    No entry is touched: `seen` says how many positions each lane has read since it began, and so
-    how many of the newest entries exist. Where nobody has counted yet, all of them do.
+    No entry is written: `seen` holds how many positions each lane has read since its start, and so
+    how many of the newest entries are valid. Without `seen` all of them are.
     """
     seen_B = memories.get("seen")
     if seen_B is None:
@@ -72,11 +70,11 @@ def emptied(memories: Mapping[str, Tensor], lanes_B: Tensor) -> State:
     return {**memories, "seen": seen_B.masked_fill(lanes_B, 0)}
 
 
-def counted(state: Mapping[str, Tensor], length: int) -> State:
-    """`seen` after `length` more positions, where it is counted."""
+def advance_seen(state: Mapping[str, Tensor], length: int) -> State:
+    """Return `seen` after `length` more positions; empty if the state does not count them."""
     return {"seen": state["seen"] + length} if "seen" in state else {}
 
 
 def size_bytes(state: Mapping[str, Tensor]) -> int:
-    """Bytes the state holds."""
+    """Size of all tensors in bytes."""
     return sum(tensor.nbytes for tensor in state.values())

@@ -163,7 +163,7 @@ def draw_memory_use(focus: Focus, title: str, origin: str) -> "Figure":
 
 def _fill_memory(model: LanguageModel, ids: npt.NDArray[Any], limit: int) -> tuple[State, int]:
     """The state once it no longer grows, and the number of tokens read."""
-    state, read = model.initial_state(1), 0
+    state, read = model.initial_state(1, inference=True), 0
     while read < limit:
         before, part = size_bytes(state), ids[read : min(read + READ, limit)]
         for part_BT in _split(model, part, READ):

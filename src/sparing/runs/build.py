@@ -62,7 +62,7 @@ def build_training(
         model=model,
         loss=loss,
         optimizer=build_optimizer(model, run.optim),
-        stream=_stream(text, stream_config(run, pad_last=model.steady), world, Cursor()),
+        stream=_stream(text, stream_config(run, pad_last=model.static_shapes), world, Cursor()),
         hardware=hardware,
         state=initial_state(model, loss, hardware, world, len(lanes)),
         world=world,

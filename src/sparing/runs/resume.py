@@ -59,7 +59,7 @@ def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:
 
     Nor must the number of micro-batches if the model's held-out lanes depend on it.
     """
-    apart = build_model(run, "meta").apart
+    apart = build_model(run, "meta").fixed_micro_batches
     settings = ["train.batch:", "data.", *(["train.micro_batches:"] if apart else [])]
     fixed = [each for each in differences(before, run) if each.startswith(tuple(settings))]
     if fixed:

@@ -78,13 +78,13 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
 
 def check_trainable(run: RunConfig) -> None:
     """Raise a UserError for settings that these processes or this machine cannot train."""
-    if current_launch().size > 1 and FAMILIES[run.family].model.alone:
+    if current_launch().size > 1 and FAMILIES[run.family].model.single_process:
         raise UserError(
             f"a {run.family} is trained by one process; run its seeds in parallel instead"
         )
     model = build_model(run, "meta")
     _check_memory(model)
-    if model.apart and run.train.batch < 2 * run.train.micro_batches:
+    if model.fixed_micro_batches and run.train.batch < 2 * run.train.micro_batches:
         raise UserError(
             "model.search.turn holds out lanes of every micro-batch, so each needs two: raise "
             "train.batch or lower train.micro_batches"

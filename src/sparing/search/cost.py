@@ -214,7 +214,7 @@ class _Reader:
         shape, size = (batch, run.evaluate.segment), run.model.vocab_size
         tokens_BT = torch.randint(size, shape, device=hardware.device)
         with torch.no_grad():
-            self.state = self.model.initial_state(batch)
+            self.state = self.model.initial_state(batch, inference=True)
         for _ in range(PATIENCE):
             before = size_bytes(self.state)
             self.state = self._read(tokens_BT)

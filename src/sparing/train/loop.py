@@ -36,7 +36,7 @@ def fit(
     training.model.train()
     with stopping(launched=training.launched) as stop:
         training.world.attach(stop, clock)
-        while not stop.requested and not training.model.settled:
+        while not stop.requested and not training.model.converged:
             if (share := budget_used(training, config, clock)) >= 1:
                 break
             segment = next(segments)

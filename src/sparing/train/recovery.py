@@ -28,7 +28,7 @@ def step_within_memory(
         except OutOfMemoryError:
             rows = segment.inputs_BT.size(0)
             more = [n for n in range(tried + 1, rows + 1) if rows % n == 0]
-            if training.world.size > 1 or training.model.apart or not more:
+            if training.world.size > 1 or training.model.fixed_micro_batches or not more:
                 raise UserError(
                     "the device's memory is too small; raise train.micro_batches or lower "
                     "train.segment"

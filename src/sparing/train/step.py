@@ -11,7 +11,7 @@ import torch
 from sparing.data.stream import Segment
 from sparing.device import is_out_of_memory
 from sparing.host_copy import AsyncHostCopy
-from sparing.models.api import State, joined, lanes
+from sparing.models.api import State, concat_lanes, select_lanes
 from sparing.train.optim import clip_
 from sparing.train.state import Training
 
@@ -63,7 +63,9 @@ def compute_gradients(
         chosen = slice(index * rows, (index + 1) * rows)
         inputs_BT, targets_BT = segment.inputs_BT[chosen], segment.targets_BT[chosen]
         # An unsplit state is passed as it is: slices would make the model copy its memory.
-        evaluate_streams = training.state if micro_batches == 1 else lanes(training.state, chosen)
+        evaluate_streams = (
+            training.state if micro_batches == 1 else select_lanes(training.state, chosen)
+        )
         last = index == micro_batches - 1
         with training.world.grad_sync(training.loss, last=last):
             with training.hardware.autocast():
@@ -79,7 +81,7 @@ def compute_gradients(
             (loss * training.scale.value).backward()
     norm = clip_(training.model.parameters(), training.clip, scale=training.scale.value)
     total, grad_norm = training.world.sync_step(copied, norm)
-    return total, grad_norm, states[0] if micro_batches == 1 else joined(states)
+    return total, grad_norm, states[0] if micro_batches == 1 else concat_lanes(states)
 
 
 def update_weights(training: Training, loss_nats: float, grad_norm: AsyncHostCopy) -> bool:

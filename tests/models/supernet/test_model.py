@@ -219,15 +219,15 @@ def test_probabilities_are_reported_by_slot_and_letter() -> None:
 def test_it_converges_when_choices_stay_the_same_and_remembers_it() -> None:
     model = supernet(check_every=2, patience=2, stable=0.75).train()
     go(model, range(2))
-    assert not model.settled
+    assert not model.converged
     prefer(model, "ffxx")
     go(model, range(2, 6))
-    assert not model.settled
+    assert not model.converged
     go(model, range(6, 8))
-    assert model.settled
+    assert model.converged
     other = supernet(check_every=2, patience=2, stable=0.75)
     load_model_tensors(other, model_tensors(model))
-    assert other.train().settled
+    assert other.train().converged
 
 
 @pytest.mark.parametrize(("check_every", "checks"), [(1, [9, 19, 29, 39]), (15, [19, 29])])
@@ -241,7 +241,7 @@ def test_checks_between_which_no_preference_was_learned_do_not_count(
         if int(model.last_choices[0]) >= 0:
             seen.append(step)
     assert seen == checks
-    assert not model.settled
+    assert not model.converged
 
 
 def go(model: Supernet, steps: Iterable[int]) -> None:

@@ -19,7 +19,7 @@ REACHES = [RAMP.reach(span) for span in SPANS]
 @pytest.mark.parametrize("by_query", [False, True])
 def test_heads_may_go_separate_ways(persistent: int, by_query: bool) -> None:
     torch.manual_seed(0)
-    brick = AdaptiveSpanAttention(16, 4, ramp=RAMP, persistent=persistent).double()
+    attention = AdaptiveSpanAttention(16, 4, ramp=RAMP, persistent=persistent).double()
     source_BSD = torch.randn(2, 150, 16).double()
     hidden_BTD = source_BSD[:, -33:].clone().requires_grad_()
     position_KL = torch.randn(4, 100).double().requires_grad_()
@@ -27,27 +27,27 @@ def test_heads_may_go_separate_ways(persistent: int, by_query: bool) -> None:
     if by_query:
         span = (span[None, :, None] * torch.rand(2, 4, 33).double()).contiguous()
     span.requires_grad_()
-    wanted = [hidden_BTD, position_KL, span, *brick.parameters()]
+    wanted = [hidden_BTD, position_KL, span, *attention.parameters()]
     answers = []
     for reaches in (REACHES, [max(REACHES)] * 4):
-        out = brick(hidden_BTD, source_BSD, position_KL, span, reaches)
+        out = attention(hidden_BTD, source_BSD, position_KL, span, reaches)
         answers.append((out, *torch.autograd.grad(out.square().sum(), wanted)))
     torch.testing.assert_close(answers[0], answers[1])
 
 
 def test_keys_and_values_made_before_serve_as_well() -> None:
     torch.manual_seed(0)
-    brick = AdaptiveSpanAttention(16, 4, ramp=RAMP).double()
+    attention = AdaptiveSpanAttention(16, 4, ramp=RAMP).double()
     source_BSD, position_KL = torch.randn(2, 150, 16).double(), torch.randn(4, 100).double()
     span, hidden_BTD = torch.tensor(SPANS).double(), source_BSD[:, -5:]
-    anew = brick(hidden_BTD, source_BSD, position_KL, span, REACHES)
-    cached = (brick.key(source_BSD), brick.value(source_BSD))
-    torch.testing.assert_close(brick(hidden_BTD, cached, position_KL, span, REACHES), anew)
+    projected = attention(hidden_BTD, source_BSD, position_KL, span, REACHES)
+    cached = (attention.key(source_BSD), attention.value(source_BSD))
+    torch.testing.assert_close(attention(hidden_BTD, cached, position_KL, span, REACHES), projected)
 
 
 def test_a_head_projects_no_more_than_it_sees() -> None:
-    brick = AdaptiveSpanAttention(16, 4, ramp=RAMP)
-    keys_BHSK, values_BHSK = brick.project(torch.randn(2, 150, 16), 20, [1, 3])
+    attention = AdaptiveSpanAttention(16, 4, ramp=RAMP)
+    keys_BHSK, values_BHSK = attention.project(torch.randn(2, 150, 16), 20, [1, 3])
     assert keys_BHSK.shape == values_BHSK.shape == (2, 2, 20, 4)
 
 
@@ -101,7 +101,7 @@ def test_it_carries_as_much_as_its_longest_span_may_see() -> None:
     assert state["memory"].size(1) == one.cache([1.0, 2.0])
 
 
-def test_it_asks_for_its_mean_span() -> None:
+def test_the_penalty_is_its_mean_span() -> None:
     one = layer(AdaptiveSpan(HEADS, LIMIT, ramp=EDGE, start=0.25), persistent=3)
     assert one.feed is one.norm_feed is None
     _, _, cost = one(torch.randn(2, 3, DIM), empty("memory"), positions(), [50.0, 50.0])

@@ -6,22 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparing.nn.attention.expire import Aged, ExpireAttention, ExpireSpan
+from sparing.nn.attention.expire import ExpireAttention, ExpireSpan, ExpiringMemory
 from sparing.ops.span_attention import Ramp
 from sparing.ops.span_attention.expiring import expiry
 
 LIMIT, RAMP, DIM, HEADS, NEAR = 20, 3, 8, 2, 4
 
 
-def brick(limit: int = LIMIT, *, noisy: bool = False) -> ExpireAttention:
+def attention(limit: int = LIMIT, *, noisy: bool = False) -> ExpireAttention:
     torch.manual_seed(0)
     span = ExpireSpan(DIM, limit, start=0.2)
     torch.nn.init.normal_(span.gauge.weight, std=0.5)
     return ExpireAttention(DIM, HEADS, span=span, ramp=RAMP, noisy=noisy).double()
 
 
-def nothing(batch: int) -> Aged:
-    return Aged(torch.zeros(batch, 0, DIM).double(), torch.zeros(batch, 0, dtype=torch.long))
+def nothing(batch: int) -> ExpiringMemory:
+    return ExpiringMemory(
+        torch.zeros(batch, 0, DIM).double(), torch.zeros(batch, 0, dtype=torch.long)
+    )
 
 
 def by_hand(layer: ExpireAttention, hidden_TD: Tensor, position_KP: Tensor) -> Tensor:
@@ -44,7 +46,7 @@ def by_hand(layer: ExpireAttention, hidden_TD: Tensor, position_KP: Tensor) -> T
 
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_every_memory_counts_by_its_own_span_however_the_text_is_cut(size: int) -> None:
-    layer, hidden_BTD = brick(), torch.randn(2, 40, DIM).double()
+    layer, hidden_BTD = attention(), torch.randn(2, 40, DIM).double()
     position_KP = torch.randn(4, NEAR).double()
     past, pieces, places = nothing(2), [], []
     for piece_BTD in hidden_BTD.split(size, dim=1):
@@ -64,7 +66,7 @@ def test_every_memory_counts_by_its_own_span_however_the_text_is_cut(size: int) 
 
 
 def test_the_first_token_sees_nothing() -> None:
-    layer = brick()
+    layer = attention()
     out_BTD, _, price = layer(torch.randn(1, 1, DIM).double(), nothing(1), torch.zeros(4, NEAR))
     assert not out_BTD.any()
     assert price == 0
@@ -87,7 +89,7 @@ def test_the_price_is_what_is_left_on_the_ramp() -> None:
 
 def test_noise_shortens_spans_in_training_only() -> None:
     hidden_BTD, position_KP = torch.randn(1, 30, DIM).double(), torch.randn(4, NEAR).double()
-    layer = brick(noisy=True)
+    layer = attention(noisy=True)
     first, second = (layer(hidden_BTD, nothing(1), position_KP)[0] for _ in range(2))
     assert not torch.equal(first, second)
     layer.eval()
@@ -96,7 +98,7 @@ def test_noise_shortens_spans_in_training_only() -> None:
 
 
 def test_the_gradient_of_a_memorys_span_is_its_derivative() -> None:
-    layer, hidden_BTD = brick(), torch.randn(1, 12, DIM).double()
+    layer, hidden_BTD = attention(), torch.randn(1, 12, DIM).double()
     position_KP, bias = torch.randn(4, NEAR).double(), layer.span.gauge.bias
 
     def total() -> Tensor:

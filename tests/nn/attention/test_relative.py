@@ -1,4 +1,4 @@
-"""Transformer-XL attention as a branch."""
+"""Transformer-XL attention as a block."""
 
 import pytest
 import torch
@@ -20,14 +20,14 @@ def test_it_starts_as_the_identity() -> None:
     assert not delta_BTD.any()
 
 
-def test_keys_and_values_kept_without_gradients_change_no_answer() -> None:
+def test_keys_and_values_kept_for_inference_change_no_answer() -> None:
     lively = laws.lively(block(memory=6))
     whole, state = laws.read(lively, laws.stream(), 3)
     assert set(state) == {"memory"}
     with torch.no_grad():
-        cached, state = laws.read(lively, laws.stream(), 3)
+        cached, state = laws.read(lively, laws.stream(), 3, inference=True)
         assert set(state) == {"keys", "values"}
-        assert sum(x.numel() for x in state.values()) == 2 * lively.state_numbers()
+        assert sum(x.numel() for x in state.values()) == 2 * lively.state_numbers(inference=True)
     torch.testing.assert_close(cached, whole)
 
 
@@ -42,14 +42,14 @@ def test_memory_is_bounded_and_reaches_back() -> None:
     torch.testing.assert_close(before[:, 10:], after[:, 10:], rtol=0, atol=0)
 
 
-def test_lanes_restart_also_once_the_memory_is_full() -> None:
-    laws.restarted_lanes_are_fresh(laws.lively(block(memory=3)))
+def test_lanes_are_reset_also_once_the_memory_is_full() -> None:
+    laws.reset_lanes_are_fresh(laws.lively(block(memory=3)))
 
 
-def test_an_idle_block_goes_on_remembering_the_stream() -> None:
+def test_a_skipped_block_still_stores_the_stream() -> None:
     lively, hidden_BTD = laws.lively(block(memory=5)), laws.stream()
     first = lively.initial_state(2, hidden_BTD)
-    torch.testing.assert_close(lively.idle(hidden_BTD, first), lively(hidden_BTD, first)[1])
+    torch.testing.assert_close(lively.skip_step(hidden_BTD, first), lively(hidden_BTD, first)[1])
 
 
 def test_heads_may_be_wider_or_narrower_than_the_stream() -> None:

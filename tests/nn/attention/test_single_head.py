@@ -1,4 +1,4 @@
-"""Single-headed attention as a branch."""
+"""Single-headed attention as a block."""
 
 import torch
 from tests.nn import block_laws as laws
@@ -14,14 +14,14 @@ def test_it_obeys_the_laws() -> None:
     laws.everything(block())
 
 
-def test_lanes_restart_also_once_the_memory_is_full() -> None:
-    laws.restarted_lanes_are_fresh(laws.lively(block(memory=3)))
+def test_lanes_are_reset_also_once_the_memory_is_full() -> None:
+    laws.reset_lanes_are_fresh(laws.lively(block(memory=3)))
 
 
-def test_an_idle_block_goes_on_remembering_the_stream() -> None:
+def test_a_skipped_block_still_stores_the_stream() -> None:
     lively, hidden_BTD = laws.lively(block(memory=5)), laws.stream()
     first = lively.initial_state(2, hidden_BTD)
-    torch.testing.assert_close(lively.idle(hidden_BTD, first), lively(hidden_BTD, first)[1])
+    torch.testing.assert_close(lively.skip_step(hidden_BTD, first), lively(hidden_BTD, first)[1])
 
 
 def test_memory_is_bounded() -> None:

@@ -1,4 +1,4 @@
-"""Learned spans as a brick: formula, range, trimming."""
+"""Learned spans as a module: formula, range, trimming."""
 
 import copy
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan, grouped
+from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan, group_heads_by_window
 from sparing.ops.span_attention import Ramp, soft_mask
 
 
@@ -103,7 +103,7 @@ def test_dynamic_spans_start_short_and_differ_from_query_to_query() -> None:
 def test_groups_hold_every_head_once_in_a_window_not_much_too_wide(
     reaches: list[int], limit: int
 ) -> None:
-    groups = grouped(reaches, limit)
+    groups = group_heads_by_window(reaches, limit)
     assert sorted(head for _, heads in groups for head in heads) == list(range(len(reaches)))
     for width, heads in groups:
         for head in heads:

@@ -1,4 +1,4 @@
-"""Attention with learned spans as a branch."""
+"""Attention with learned spans as a block."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_a_shut_gate_lets_nothing_through() -> None:
     assert block(hidden, block.initial_state(2, hidden))[0].abs().max() < 1e-6
 
 
-def test_a_louder_stream_is_answered_alike() -> None:
+def test_the_scale_of_the_stream_does_not_matter() -> None:
     block, hidden = laws.lively(attention(gated=True)), laws.stream()
     quiet, loud = (laws.read(block, scale * hidden, 6)[0] for scale in (1, 10))
     torch.testing.assert_close(loud, quiet)
@@ -76,20 +76,19 @@ def test_with_shifted_keys_one_look_finds_what_came_next(cut: int) -> None:
         state = block.initial_state(1, text)
         for piece in (text[:, :cut], text[:, cut:]):
             if piece.size(1):
-                delta, after = block(piece, state)
-                state = block.kept(state, after)
+                delta, state = block(piece, state)
         found[shifted] = int(delta[0, -1].argmax())
     assert found == {False: 3, True: 5}
 
 
-def test_a_lane_that_begins_anew_has_no_key_waiting() -> None:
+def test_a_reset_lane_has_no_pending_key() -> None:
     block = laws.lively(attention(key_shift=True))
     hidden = laws.stream()
     state = block.initial_state(2, hidden)
-    after = block.kept(state, block(hidden, state)[1])
-    begun = block.reset_lanes(after, torch.tensor([True, False]))
-    assert begun["key"][0].abs().max() == 0
-    assert torch.equal(begun["key"][1], after["key"][1])
+    after = block(hidden, state)[1]
+    reset = block.reset_lanes(after, torch.tensor([True, False]))
+    assert reset["key"][0].abs().max() == 0
+    assert torch.equal(reset["key"][1], after["key"][1])
     assert after["key"][1].abs().max() > 0
 
 
@@ -135,14 +134,13 @@ def test_a_window_may_grow_and_shrink_under_carried_state() -> None:
         with torch.no_grad():
             block.log_span.fill_(math.log1p(span))
         SpanRefresh([block]).finish()
-        delta, after = block(hidden, state)
-        state = block.kept(state, after)
+        delta, state = block(hidden, state)
         assert delta.isfinite().all()
         assert state["entries"].size(1) == window
     assert state["seen"].tolist() == [24]
 
 
-def test_keys_before_the_text_do_not_exist() -> None:
+def test_keys_before_the_text_are_ignored() -> None:
     block = laws.lively(attention())
     hidden = laws.stream(1, 6)
     state = block.initial_state(1, hidden)
@@ -150,32 +148,34 @@ def test_keys_before_the_text_do_not_exist() -> None:
     torch.testing.assert_close(block(hidden, poisoned)[0], block(hidden, state)[0])
 
 
-def test_a_restart_does_not_make_the_memory_move() -> None:
+def test_a_reset_does_not_copy_the_memory() -> None:
     block, hidden = laws.lively(attention()), laws.stream()
     _, state = laws.read(block, hidden, 4)
-    begun = block.reset_lanes(state, torch.tensor([True, False]))
-    assert begun["entries"] is state["entries"]
-    after = block.kept(begun, block(hidden[:, :2], begun)[1])
+    reset = block.reset_lanes(state, torch.tensor([True, False]))
+    assert reset["entries"] is state["entries"]
+    after = block(hidden[:, :2], reset)[1]
     # Written behind the old entries, not copied together with them.
     place = state["entries"].untyped_storage().data_ptr()
     assert after["entries"].untyped_storage().data_ptr() == place
     assert after["seen"].tolist() == [2, 14]
 
 
-def test_idle_it_remembers_all_and_attends_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skipped_block_stores_everything_and_attends_to_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     block = laws.lively(attention(dropout=0.5)).train()
-    full = idle = block.initial_state(2, laws.stream())
+    full = skipped = block.initial_state(2, laws.stream())
     for segment in laws.stream().split(5, dim=1):
-        full = block.kept(full, block(segment, full)[1])
+        full = block(segment, full)[1]
         with monkeypatch.context() as patch:
             patch.setattr(module, "window_attention", None)
-            idle = block.kept(idle, block.idle(segment, idle))
-    assert full.keys() == idle.keys()
+            skipped = block.skip_step(segment, skipped)
+    assert full.keys() == skipped.keys()
     for key, tensor in full.items():
-        torch.testing.assert_close(idle[key], tensor, rtol=0, atol=0)
+        torch.testing.assert_close(skipped[key], tensor, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("settings", [{"limit": 0}, {"starts": ()}, {"starts": (65.0,)}])
-def test_spans_that_cannot_be_are_refused(settings: dict) -> None:
+def test_impossible_spans_are_refused(settings: dict) -> None:
     with pytest.raises(ValueError, match="limit"):
         attention(**settings)

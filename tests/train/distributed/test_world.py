@@ -43,7 +43,9 @@ from sparing.train.state import Training, initial_state
 from sparing.train.step import compute_gradients
 from sparing.train.stopping import Clock, Stop
 
-SHARED = [name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].model.alone]
+SHARED = [
+    name for name, (family, _) in CONFIGS.items() if not FAMILIES[family].model.single_process
+]
 PLAIN = ScheduleConfig(shape="constant")
 OF_EACH_KIND = (
     "sha_rnn", "adaptive_span", "adaptive_span expire", "all-attention", "transformer_xl adaptive",

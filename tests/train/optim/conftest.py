@@ -25,7 +25,7 @@ class TinyModel(LanguageModel):
         self.frozen = nn.Parameter(torch.ones(DIM), requires_grad=False)
         self.head = SoftmaxHead(self.embedding.weight)
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         return {}
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:

@@ -16,14 +16,14 @@ from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.config import StackConfig
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.windowed import SpanRefresh
-from sparing.nn.block import Block, TypedModuleList
+from sparing.nn.block import Block, BufferedBlock, TypedModuleList, commit, compute
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.kv_buffer import with_gap
 from sparing.nn.mtp import MultiTokenPrediction
 from sparing.nn.ngram import NgramEmbedding
 from sparing.nn.precision import compute_dtype
-from sparing.nn.state import owned, part
+from sparing.nn.state import add_prefix, select_prefix
 
 TABLE_STD = 0.02
 
@@ -67,14 +67,14 @@ class Stack(LanguageModel):
         self.run_blocks = run_blocks
         self._groups = list(compile_groups([block for _, block in self._passes()]))
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """What each block carries, under its place in the order."""
         like = next(self.parameters()).detach()
-        SpanRefresh(self.modules()).finish()
+        self.refresh()
         state = State()
         for place, block in self._passes():
-            own = block.initial_state(batch, like)
-            state |= owned(own, f"blocks.{place}")
+            own = block.initial_state(batch, like, inference=inference)
+            state |= add_prefix(own, f"blocks.{place}")
         if self.ngrams is not None:
             state["tokens"] = self.ngrams.before(batch, like)
         return state
@@ -83,8 +83,8 @@ class Stack(LanguageModel):
         """See `LanguageModel`. Every block resets its own state."""
         begun = State()
         for place, block in self._passes():
-            own = block.reset_lanes(part(state, f"blocks.{place}"), lanes_B)
-            begun |= owned(own, f"blocks.{place}")
+            own = block.reset_lanes(select_prefix(state, f"blocks.{place}"), lanes_B)
+            begun |= add_prefix(own, f"blocks.{place}")
         if self.ngrams is not None:
             begun["tokens"] = self.ngrams.reset_lanes(state["tokens"], lanes_B)
         return begun
@@ -94,7 +94,7 @@ class Stack(LanguageModel):
         refresh = SpanRefresh(self.modules())
         x0_BTD, carried = self._embed(tokens_BT, state)
         # A copy: if both were one tensor, the code of the first group would be compiled for that.
-        hidden_BTD = x0_BTD.clone() if self.steady else x0_BTD
+        hidden_BTD = x0_BTD.clone() if self.static_shapes else x0_BTD
         before = [self._block_state(state, place) for place, _ in self._passes()]
         after: list[State] = []
         for group, lambdas_2N in zip(self._groups, self._lambdas(), strict=True):
@@ -102,7 +102,7 @@ class Stack(LanguageModel):
             hidden_BTD, left = self._run(group, stream, before[group.start : group.stop])
             after += left
         refresh.finish()
-        carried |= self._kept(before, after)
+        carried |= self._commit(before, after)
         zero = x0_BTD.new_zeros((), dtype=torch.float32)
         penalty = torch.stack([block.penalty(zero) for block in self.blocks]).sum()
         last_BTD = self.dropout_output(F.rms_norm(hidden_BTD, (self.config.dim,)))
@@ -123,25 +123,26 @@ class Stack(LanguageModel):
         """The stream after a group of blocks, and their states."""
         blocks = [self._block(place) for place in group]
         deltas, after = [], []
-        if not blocks[0].fusible:
-            delta_BTD, own = blocks[0](stream.hidden_BTD, states[0])
+        if not blocks[0].compilable:
+            delta_BTD, own = compute(blocks[0], stream.hidden_BTD, states[0])
             deltas, after = [delta_BTD], [own]
         done = len(deltas)
         hidden_BTD, rest = self.run_blocks(blocks[done:], stream, states[done:], deltas)
         return hidden_BTD, after + rest
 
-    def _kept(self, before: Sequence[State], after: Sequence[State]) -> State:
+    def _commit(self, before: Sequence[State], after: Sequence[State]) -> State:
         """What every block carries into the next segment."""
         carried = State()
         for (place, block), *own in zip(self._passes(), before, after, strict=True):
-            carried |= owned(block.kept(*own), f"blocks.{place}")
+            carried |= add_prefix(commit(block, *own), f"blocks.{place}")
         return carried
 
     def _block_state(self, state: State, place: int) -> State:
         """The part of the model's state that belongs to one block."""
-        own = part(state, f"blocks.{place}")
-        if self.steady:
-            for name in self._block(place).growing:
+        own = select_prefix(state, f"blocks.{place}")
+        block = self._block(place)
+        if self.static_shapes and isinstance(block, BufferedBlock):
+            for name in block.growing:
                 own[name] = with_gap(own[name])
                 torch._dynamo.maybe_mark_dynamic(own[name], 1)
         return own
@@ -180,25 +181,28 @@ class Stack(LanguageModel):
 
     def compile_parts(self) -> None:
         """Compile each group of blocks as one; the same code serves all groups of a kind."""
-        self.run_blocks, self.steady = torch.compile(run_blocks), True
+        self.run_blocks, self.static_shapes = torch.compile(run_blocks), True
         if self.ngrams is not None:
             self.ngrams.compile_parts()
         for block in self.blocks:
-            if not block.fusible:
+            if not block.compilable:
                 block.compile_parts()
+
+    def refresh(self) -> None:
+        """See `LanguageModel`."""
+        SpanRefresh(self.modules()).finish()
 
     def flops_per_token(self) -> float:
         """Blocks and softmax, without the clusters of rare words."""
-        SpanRefresh(self.modules()).finish()
         blocks = sum(block.flops_per_token() for _, block in self._passes())
         c = self.config
         return blocks + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """What the blocks carry, and the last few tokens."""
-        SpanRefresh(self.modules()).finish()
         tokens = 0 if self.ngrams is None else self.ngrams.history
-        return tokens + sum(block.state_numbers() for _, block in self._passes())
+        blocks = [block for _, block in self._passes()]
+        return tokens + sum(block.state_numbers(inference=inference) for block in blocks)
 
     def _block(self, place: int) -> Block:
         block = self.blocks[self.order[place]]
@@ -235,7 +239,7 @@ def run_blocks(
     for number, delta_BTD in enumerate(deltas):
         hidden_BTD = mix_embedding(stream, hidden_BTD + delta_BTD, number)
     for number, (block, state) in enumerate(zip(blocks, states, strict=True), len(deltas)):
-        delta_BTD, after = block(hidden_BTD, state)
+        delta_BTD, after = compute(block, hidden_BTD, state)
         hidden_BTD = mix_embedding(stream, hidden_BTD + delta_BTD, number)
         carried.append(after)
     return hidden_BTD, carried
@@ -258,10 +262,10 @@ def compile_groups(blocks: Sequence[Block]) -> Iterator[range]:
     """
     start = 0
     for number, block in enumerate(blocks):
-        if number > start and not block.fusible:
+        if number > start and not block.compilable:
             yield range(start, number)
             start = number
-        if block.fusible and not block.state_numbers():
+        if block.compilable and not block.state_numbers():
             yield range(start, number + 1)
             start = number + 1
     if start < len(blocks):

@@ -14,14 +14,14 @@ from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.model import Stack
 from sparing.models.supernet.config import SupernetConfig
 from sparing.nn.head import HeldOutRowsHead
-from sparing.nn.mixed import Mixed, annealed, entropy, expected_cost, gumbel_noise, mixture
+from sparing.nn.mixed import MixedBlock, anneal, entropy, expected_cost, gumbel_noise, mixture
 
 
 class Supernet(LanguageModel):
-    """A stack of `Mixed` slots, and the logits by which they are mixed."""
+    """A stack of `MixedBlock` slots, and the logits by which they are mixed."""
 
     head: HeldOutRowsHead
-    alone: ClassVar[bool] = True
+    single_process: ClassVar[bool] = True
     """Every process would draw its own noise and its own held-out lanes."""
     noise: Tensor
     """Gumbel noise of the current step, slots by candidates."""
@@ -42,7 +42,7 @@ class Supernet(LanguageModel):
         self.stack = Stack(
             c,
             [
-                Mixed(c.dim, {letter: c.build_block(letter) for letter in search.candidates})
+                MixedBlock(c.dim, {letter: c.build_block(letter) for letter in search.candidates})
                 for _ in range(slots)
             ],
         )
@@ -56,14 +56,15 @@ class Supernet(LanguageModel):
         self.register_buffer("stable_checks", torch.tensor(0))
         costs = torch.tensor(search.costs or [0.0] * candidates)
         self.register_buffer("costs", costs, persistent=False)
-        self.apart = search.turn > 0
+        self.fixed_micro_batches = search.turn > 0
         self.tau, self._converged = search.tau_start, False
         self._trains_logits, self._check_due = True, False
+        self.refresh()
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """In training that of all candidates, in evaluation that of the chosen ones."""
         self._set_weights()
-        return self.stack.initial_state(batch)
+        return self.stack.initial_state(batch, inference=inference)
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`."""
@@ -81,7 +82,7 @@ class Supernet(LanguageModel):
     def before_step(self, step: int, share: float) -> None:
         """Lower the temperature, draw noise, decide what this step trains and whether to check."""
         search = self.search
-        self.tau = annealed(search.tau_start, search.tau_end, share)
+        self.tau = anneal(search.tau_start, search.tau_end, share)
         if self.logits is None:
             return
         if step % search.hold == 0:
@@ -109,7 +110,7 @@ class Supernet(LanguageModel):
         self.price.add_(search.price * self._excess(self.logits)).clamp_(min=0)
 
     @property
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether the choices have stopped changing."""
         return self._converged
 
@@ -168,15 +169,19 @@ class Supernet(LanguageModel):
         """See `LanguageModel`."""
         self.stack.compile_parts()
 
+    def refresh(self) -> None:
+        """See `LanguageModel`."""
+        for slot, choice in zip(self._slots(), self._choices(), strict=True):
+            slot.favourite = 0 if self.logits is None else choice
+        self.stack.refresh()
+
     def flops_per_token(self) -> float:
         """Of the chosen blocks."""
-        self._choose()
         return self.stack.flops_per_token()
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """Of the chosen blocks."""
-        self._choose()
-        return self.stack.state_numbers()
+        return self.stack.state_numbers(inference=inference)
 
     def _cost_penalty(self, like: Tensor) -> Tensor:
         """Nats per token for exceeding the budget."""
@@ -206,7 +211,8 @@ class Supernet(LanguageModel):
 
     def _choose(self) -> None:
         for slot, choice in zip(self._slots(), self._choices(), strict=True):
-            slot.steer(None, 0 if self.logits is None else choice)
+            slot.favourite = 0 if self.logits is None else choice
+            slot.steer(None, slot.favourite)
 
     def _choices(self) -> list[int]:
         if self.logits is None:
@@ -237,9 +243,9 @@ class Supernet(LanguageModel):
         self.last_choices.copy_(choices)
         self._converged = stable >= self.search.patience
 
-    def _slots(self) -> Iterator[Mixed]:
+    def _slots(self) -> Iterator[MixedBlock]:
         for slot in self.stack.blocks:
-            assert isinstance(slot, Mixed)
+            assert isinstance(slot, MixedBlock)
             yield slot
 
     def _role(self, name: str, parameter: nn.Parameter) -> tuple[str, int]:

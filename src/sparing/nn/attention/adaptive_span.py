@@ -1,4 +1,4 @@
-"""Adaptive Span attention (arXiv:1905.07799) and its layer: heads see as far as they learned to.
+"""Adaptive Span attention (arXiv:1905.07799), whose heads learn their spans, and its layer.
 
 Axes: B batch, H heads, T segment, M memory, S = M + T keys, D dim, K head width, L limit.
 """
@@ -10,21 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.nn.attention.expire import Aged, ExpireAttention
-from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan, cache_length, grouped
-from sparing.nn.kv_buffer import append
+from sparing.nn.attention.expire import ExpireAttention, ExpiringMemory
+from sparing.nn.attention.memory import extend_memory, holds_hidden, trim_memory
+from sparing.nn.attention.span import (
+    AdaptiveSpan,
+    DynamicSpan,
+    cache_length,
+    group_heads_by_window,
+)
 from sparing.nn.precision import compute_dtype
-from sparing.nn.state import State, counted
-from sparing.ops.span_attention import Persistent, Ramp, span_attention
+from sparing.nn.state import State
+from sparing.ops.span_attention import PersistentVectors, Ramp, span_attention
 
 Source = Tensor | tuple[Tensor, Tensor]
-"""What is attended to, memory first: layer inputs (B, S, D) to project, or keys and values."""
+"""What is attended to, memory first: hidden states (B, S, D) to project, or keys and values."""
 
 
 class PersistentMemory(nn.Module):
-    """Keys and values of a head's own that stand for the feed-forward layer (arXiv:1907.01470).
+    """Learned keys and values per head that replace the feed-forward layer (arXiv:1907.01470).
 
-    They are stored small and used large, so that a clipped step moves them further.
+    They are stored small and scaled up when used, so that a clipped step moves them further.
     """
 
     def __init__(self, heads: int, head_dim: int, size: int) -> None:
@@ -32,16 +37,16 @@ class PersistentMemory(nn.Module):
         self.keys = nn.Parameter(torch.randn(heads, head_dim, size) / math.sqrt(head_dim))
         self.values = nn.Parameter(torch.randn(heads, size, head_dim) / math.sqrt(size))
 
-    def forward(self, heads: Sequence[int] | None = None) -> Persistent:
-        """The vectors of some heads, or of all."""
+    def forward(self, heads: Sequence[int] | None = None) -> PersistentVectors:
+        """Return the vectors of some heads, or of all."""
         chosen = slice(None) if heads is None else list(heads)
         keys_HKN, values_HNK = self.keys[chosen], self.values[chosen]
         scales = math.sqrt(keys_HKN.size(1)), math.sqrt(values_HNK.size(1))
-        return Persistent(keys_HKN * scales[0], values_HNK * scales[1])
+        return PersistentVectors(keys_HKN * scales[0], values_HNK * scales[1])
 
 
 class AdaptiveSpanAttention(nn.Module):
-    """Query, key, value and output matrices without biases, and spans given from outside."""
+    """Query, key, value and output matrices without biases; spans are passed in."""
 
     def __init__(  # noqa: PLR0913  all but two are keyword-only
         self,
@@ -74,10 +79,10 @@ class AdaptiveSpanAttention(nn.Module):
     ) -> Tensor:
         """Attend from `hidden`, whose own positions are the last T of `source`.
 
-        `reaches` says how far each head looks, before any product is made.
+        `reaches` is how far each head looks, known before any product is computed.
         """
         query_BHTK = self._split(self.query(hidden_BTD))
-        groups = grouped(reaches, position_KL.size(1))
+        groups = group_heads_by_window(reaches, position_KL.size(1))
         mixed = []
         for width, heads in groups:
             chosen = None if len(groups) == 1 else heads
@@ -87,7 +92,7 @@ class AdaptiveSpanAttention(nn.Module):
                 keys_BHSK,
                 values_BHSK,
                 position_KL[:, -width:],
-                _of_heads(span, chosen),
+                _select_heads(span, chosen),
                 ramp=self.ramp,
                 zeros=self.zeros,
                 seen_B=seen_B,
@@ -95,22 +100,22 @@ class AdaptiveSpanAttention(nn.Module):
                 dropout=self.dropout if self.training else 0.0,
             )
             mixed.append(mixed_BHTK)
-        merged_BTD = _in_order(mixed, groups).transpose(1, 2).flatten(2)
+        merged_BTD = _restore_order(mixed, groups).transpose(1, 2).flatten(2)
         out_BTD: Tensor = self.out(merged_BTD)
         return out_BTD
 
     def project(
         self, source: Source, length: int, heads: Sequence[int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, S, K) of the last `length` positions, for some heads or all."""
+        """Return keys and values (B, H, S, K) of the last `length` positions, for some heads."""
         if not isinstance(source, Tensor):
-            keys_BHSK, values_BHSK = (self._split(part[:, -length:]) for part in source)
+            keys_BHSK, values_BHSK = (self._split(entries[:, -length:]) for entries in source)
             if heads is None:
                 return keys_BHSK, values_BHSK
             return keys_BHSK[:, heads], values_BHSK[:, heads]
-        recent_BSD = source[:, -length:]
+        newest_BSD = source[:, -length:]
         keys_BHSK, values_BHSK = (
-            self._split(F.linear(recent_BSD, self._rows(layer.weight, heads)))
+            self._split(F.linear(newest_BSD, self._rows(layer.weight, heads)))
             for layer in (self.key, self.value)
         )
         return keys_BHSK, values_BHSK
@@ -124,14 +129,14 @@ class AdaptiveSpanAttention(nn.Module):
         return x_BSD.view(*x_BSD.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 
-def _of_heads(span: Tensor, heads: Sequence[int] | None) -> Tensor:
+def _select_heads(span: Tensor, heads: Sequence[int] | None) -> Tensor:
     if heads is None:
         return span
     return span[heads] if span.ndim == 1 else span[:, heads]
 
 
-def _in_order(mixed: list[Tensor], groups: list[tuple[int, list[int]]]) -> Tensor:
-    """Heads side by side again, in their own order."""
+def _restore_order(mixed: list[Tensor], groups: list[tuple[int, list[int]]]) -> Tensor:
+    """Concatenate the groups' heads in their original order."""
     if len(mixed) == 1:
         return mixed[0]
     order = [head for _, heads in groups for head in heads]
@@ -140,7 +145,7 @@ def _in_order(mixed: list[Tensor], groups: list[tuple[int, list[int]]]) -> Tenso
 
 
 class AdaptiveSpanLayer(nn.Module):
-    """Attention and feed-forward layer, each followed by a norm of the sum (post-norm)."""
+    """Attention and feed-forward, each followed by a norm of the sum (post-norm)."""
 
     def __init__(
         self,
@@ -151,9 +156,9 @@ class AdaptiveSpanLayer(nn.Module):
         attention: AdaptiveSpanAttention | ExpireAttention,
         feed: nn.Module | None,
     ) -> None:
-        """`limit` is the longest span; memories that expire have theirs, so there is no `span`.
+        """`limit` is the longest span; `span` is None for memories that expire.
 
-        Without `feed` attention has persistent vectors in its place.
+        `feed` is None where attention has persistent vectors in its place.
         """
         super().__init__()
         self.limit, self.span, self.attention = limit, span, attention
@@ -164,9 +169,9 @@ class AdaptiveSpanLayer(nn.Module):
     def forward(
         self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
     ) -> tuple[Tensor, State, Tensor]:
-        """The stream after the layer, its own state, and the mean span it has to pay for.
+        """Return the stream after the layer, its next state, and the mean span to penalise.
 
-        `known` are the spans as numbers, where they do not depend on the text.
+        `known` are the spans on the host, where they do not depend on the text.
         """
         mixed_BTD, state, cost = self._attend(hidden_BTD, state, position_KL, known)
         hidden_BTD = self.norm_attention(hidden_BTD + mixed_BTD)
@@ -175,14 +180,14 @@ class AdaptiveSpanLayer(nn.Module):
         return hidden_BTD, state, cost
 
     def lengths(self, hidden_BTD: Tensor) -> Tensor:
-        """Spans of the heads (H,) or, where they depend on the text, of the queries (B, H, T)."""
+        """Return spans of the heads (H,) or, if they depend on the text, of queries (B, H, T)."""
         if isinstance(self.span, DynamicSpan):
             return self.span.lengths(hidden_BTD)
         assert self.span is not None
         return self.span.lengths()
 
     def cache(self, known: Sequence[float] | None) -> int:
-        """Positions worth carrying: all that the longest span may see, and room for growth."""
+        """Return how many positions to carry: the longest window and some reserve for growth."""
         if known is None:
             return self.limit
         return cache_length(max(known), self.limit, self.attention.ramp.length)
@@ -191,36 +196,30 @@ class AdaptiveSpanLayer(nn.Module):
         self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
     ) -> tuple[Tensor, State, Tensor]:
         if isinstance(self.attention, ExpireAttention):
-            past = Aged(state["memory"], state["age"])
+            past = ExpiringMemory(state["memory"], state["age"])
             mixed_BTD, kept, cost = self.attention(hidden_BTD, past, position_KL)
             return mixed_BTD, {"memory": kept.hidden_BMD, "age": kept.age_BM}, cost
-        source, carried = _remembered(self.attention, hidden_BTD, state)
+        stored = extend_memory(state, _entries(self.attention, hidden_BTD, state))
+        source = stored["memory"] if holds_hidden(stored) else (stored["keys"], stored["values"])
         lengths = self.lengths(hidden_BTD)
         spans = known if known is not None else _longest(lengths)
         reaches = [self.attention.ramp.reach(span) for span in spans]
         mixed_BTD = self.attention(
             hidden_BTD, source, position_KL, lengths, reaches, state.get("seen")
         )
-        keep = self.cache(known)
-        kept = {name: tensor[:, -keep:].detach() for name, tensor in carried.items()}
-        return mixed_BTD, kept | counted(state, hidden_BTD.size(1)), lengths.mean()
+        carried = trim_memory(stored, self.cache(known), state, hidden_BTD.size(1))
+        return mixed_BTD, carried, lengths.mean()
 
 
-def _remembered(
-    attention: AdaptiveSpanAttention, hidden_BTD: Tensor, state: State
-) -> tuple[Source, State]:
-    """What there is to attend to, as projected or as it came, and the same to be carried."""
-    if "memory" in state:
-        # It only ever enters the key and value products, so their precision is enough.
-        fresh_BTD = hidden_BTD.to(compute_dtype(hidden_BTD))
-        memory_BSD = append(state["memory"], fresh_BTD)
-        return memory_BSD, {"memory": memory_BSD}
-    fresh = {"keys": attention.key(hidden_BTD), "values": attention.value(hidden_BTD)}
-    carried = {name: append(state[name], new_BTD) for name, new_BTD in fresh.items()}
-    return (carried["keys"], carried["values"]), carried
+def _entries(attention: AdaptiveSpanAttention, hidden_BTD: Tensor, state: State) -> State:
+    """Return what a segment adds to a memory of the same kind as in `state`."""
+    if holds_hidden(state):
+        # Used in the key and value products only, so their precision is enough.
+        return {"memory": hidden_BTD.to(compute_dtype(hidden_BTD))}
+    return {"keys": attention.key(hidden_BTD), "values": attention.value(hidden_BTD)}
 
 
 def _longest(lengths_BHT: Tensor) -> list[float]:
-    """The longest span of each head in this segment, as numbers."""
+    """Return the longest span of each head in this segment, on the host."""
     longest: list[float] = lengths_BHT.detach().amax(dim=(0, 2)).tolist()
     return longest

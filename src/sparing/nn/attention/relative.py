@@ -11,18 +11,24 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.attention.memory import (
+    empty_memory,
+    extend_memory,
+    holds_hidden,
+    memory_widths,
+    trim_memory,
+)
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
-from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import State, counted, emptied
+from sparing.nn.state import State, forget_lanes
 from sparing.ops.relative_attention import Bias, relative_attention
 
 
 class RelativeAttention(nn.Module):
-    """Keys are matched by content and by distance; no projection has a bias."""
+    """Attention that matches keys by content and by distance; no projection has a bias."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, *, dropout: float) -> None:
         super().__init__()
@@ -34,25 +40,24 @@ class RelativeAttention(nn.Module):
         self.output = nn.Linear(width, dim, bias=False)
         self.dropout_rate = dropout
 
-    def entries(self, source_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, S, E) of stored vectors."""
-        return self.key(source_BSD), self.value(source_BSD)
+    def entries(self, source_BSD: Tensor) -> State:
+        """Project `keys` and `values` (B, S, E)."""
+        return {"keys": self.key(source_BSD), "values": self.value(source_BSD)}
 
     def forward(  # noqa: PLR0913  the last two are seldom given
         self,
         source_BTD: Tensor,
-        entries: tuple[Tensor, Tensor],
+        entries: State,
         positions_SE: Tensor,
         bias: Bias,
         reach: int | None = None,
         seen_B: Tensor | None = None,
     ) -> Tensor:
-        """Attend from `source`; the last T entries are its own positions."""
-        keys_BSE, values_BSE = entries
+        """Attend from `source`, whose own positions are the last T of `entries`."""
         mixed_BTHK = relative_attention(
             self._by_head(self.query(source_BTD)),
-            self._by_head(keys_BSE),
-            self._by_head(values_BSE),
+            self._by_head(entries["keys"]),
+            self._by_head(entries["values"]),
             self._by_head(positions_SE),
             bias,
             reach=reach,
@@ -78,47 +83,50 @@ class RelativeBias(nn.Module):
         self.position = nn.Parameter(torch.zeros(heads, head_dim))
 
     def forward(self) -> Bias:
-        """Both, by name."""
+        """Return both."""
         return Bias(self.content, self.position)
 
 
 def sinusoids(distance_S: Tensor, dim: int) -> Tensor:
-    """[sin(d w), cos(d w)] with w_m = 10000^(-2m/dim): halves side by side, not interleaved."""
+    """Return [sin(d w), cos(d w)], w_m = 10000^(-2m/dim), as two halves, not interleaved."""
     exponent = torch.arange(0, dim, 2, device=distance_S.device, dtype=distance_S.dtype) / dim
     angle_SD = distance_S[:, None] / 10000**exponent
     return torch.cat([angle_SD.sin(), angle_SD.cos()], dim=-1)
 
 
 Project = Callable[[int], list[Tensor]]
-"""Number of rows -> that many rows of every layer, the last of them distance 0."""
+"""Number of rows -> that many rows for every layer, the last of them for distance 0."""
 
 
 class PositionTable:
-    """Projected sinusoids, kept while the weights stand still.
+    """A cache of projected sinusoids that is valid as long as the weights do not change.
 
-    Writing token by token would otherwise project thousands of rows in every layer for each token.
+    Without it, every generated token would project thousands of rows in every layer.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop the cached rows."""
         self._rows: list[Tensor] = []
         self._stamp: list[tuple[Tensor, Any]] = []
 
     def rows(
-        self,
-        keys: int,
-        most: int,
-        weights: Sequence[Tensor],
-        project: Project,
+        self, keys: int, limit: int, weights: Sequence[Tensor], project: Project
     ) -> list[Tensor]:
-        """The newest `keys` rows of every layer; at most `most` will ever be asked for."""
+        """Return the newest `keys` rows of every layer; `limit` is the most that are ever needed.
+
+        Cached rows have no gradient. Where the weights need one, the rows are projected again, and
+        the cache is dropped: fused optimizers change weights without a trace.
+        """
+        if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
+            self.clear()
+            return project(keys)
         stamp = [(weight, _version(weight)) for weight in weights]
         if not self._fits(stamp) or self._rows[0].size(0) < keys:
-            # Memory that still grows asks for one more row each time.
-            self._rows = project(max(keys, min(most, 1 << (keys - 1).bit_length())))
+            # More than needed, because a growing memory needs one more row each time.
+            self._rows = project(max(keys, min(limit, 1 << (keys - 1).bit_length())))
             self._stamp = stamp
         return [rows_XE[rows_XE.size(0) - keys :] for rows_XE in self._rows]
 
@@ -130,16 +138,12 @@ class PositionTable:
 
 
 def _version(weight: Tensor) -> Any:
-    """Changes whenever torch writes to the tensor, moves it or would compute in another dtype."""
+    """Return a value that changes when torch writes to the tensor, moves it or recasts it."""
     return weight._version, weight.data_ptr(), weight.device, compute_dtype(weight)
 
 
 class RelativeBlock(Block):
-    """Heads over the segment and the block's own inputs before it.
-
-    Memory holds those inputs; where nothing is learnt, their keys and values, which no update can
-    make stale.
-    """
+    """Transformer-XL attention over the segment and the block's own inputs before it."""
 
     def __init__(  # noqa: PLR0913  half of them keyword-only
         self,
@@ -164,93 +168,89 @@ class RelativeBlock(Block):
         for layer in (self.attention.query, self.attention.key, self.attention.value):
             nn.init.normal_(layer.weight, std=dim**-0.5)
         nn.init.normal_(self.attention.position.weight, std=dim**-0.5)
-        # The branch starts as the identity, so that a deep stack starts as a shallow one.
+        # The block starts as the identity, so that a deep stack starts as a shallow one.
         nn.init.zeros_(self.attention.output.weight)
 
-    def initial_state(self, batch: int, like: Tensor) -> State:
-        """Empty memory."""
-        return {name: like.new_zeros(batch, 0, width) for name, width in self._widths().items()}
+    def initial_state(self, batch: int, like: Tensor, *, inference: bool = False) -> State:
+        """Return an empty memory."""
+        return empty_memory(self._widths(inference), batch, like)
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """See `Block`. The state's own kind decides what memory holds."""
-        if "memory" in state:
-            stored_BSD = append(state["memory"], hidden_BTD)
-            normed_BSD = self.norm(stored_BSD)
-            source_BTD = normed_BSD[:, -hidden_BTD.size(1) :]
-            entries, carried = self.attention.entries(normed_BSD), {"memory": stored_BSD}
+        """See `Block`."""
+        segment = hidden_BTD.size(1)
+        if holds_hidden(state):
+            stored = extend_memory(state, {"memory": hidden_BTD})
+            normed_BSD = self.norm(stored["memory"])
+            source_BTD = normed_BSD[:, -segment:]
+            entries = self.attention.entries(normed_BSD)
         else:
             source_BTD = self.norm(hidden_BTD)
-            fresh = zip(("keys", "values"), self.attention.entries(source_BTD), strict=True)
-            carried = {name: append(state[name], new_BTE) for name, new_BTE in fresh}
-            entries = carried["keys"], carried["values"]
-        positions_SE = self._positions(entries[0].size(1), hidden_BTD.size(1), state)
+            stored = entries = extend_memory(state, self.attention.entries(source_BTD))
+        positions_SE = self._positions(entries["keys"].size(1), segment, state)
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, self.bias(), seen_B=state.get("seen")
         )
-        kept = {name: self._recent(tensor).detach() for name, tensor in carried.items()}
-        return self.dropout(mixed_BTD), kept | counted(state, hidden_BTD.size(1))
+        return self.dropout(mixed_BTD), self._trim(stored, state, segment)
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """Entries stay where they are; those of the chosen lanes no longer exist."""
-        return emptied(state, lanes_B)
+        """Mark the selected lanes' entries as missing; nothing is written."""
+        return forget_lanes(state, lanes_B)
 
     @torch.no_grad()
-    def idle(self, hidden_BTD: Tensor, state: State) -> State:
-        """The memory is the stream itself: it is written without any work."""
-        if "memory" not in state:
-            return super().idle(hidden_BTD, state)
-        stored_BSD = append(state["memory"], hidden_BTD)
-        return {"memory": self._recent(stored_BSD)} | counted(state, hidden_BTD.size(1))
+    def skip_step(self, hidden_BTD: Tensor, state: State) -> State:
+        """See `Block`. Hidden states are stored without any computation."""
+        if not holds_hidden(state):
+            return super().skip_step(hidden_BTD, state)
+        stored = extend_memory(state, {"memory": hidden_BTD})
+        return self._trim(stored, state, hidden_BTD.size(1))
 
     def train(self, mode: bool = True) -> "RelativeBlock":
-        """Switch between training and evaluation; projected positions are forgotten."""
+        """Switch between training and evaluation, and drop the projected positions."""
         self._table.clear()
         super().train(mode)
         return self
 
     def flops_per_token(self) -> float:
-        """Keys, values and positions cached."""
+        """See `Block`; keys, values and positions are cached."""
         return 2.0 * (4 * self.dim + 3 * self.memory) * self.width
 
-    def state_numbers(self) -> int:
-        """As `initial_state` would make it now."""
-        return self.memory * sum(self._widths().values())
+    def state_numbers(self, *, inference: bool = False) -> int:
+        """A full memory."""
+        return self.memory * sum(self._widths(inference).values())
 
-    def _widths(self) -> dict[str, int]:
-        if torch.is_grad_enabled():
-            return {"memory": self.dim}
-        return {"keys": self.width, "values": self.width}
+    def _widths(self, inference: bool) -> dict[str, int]:
+        return memory_widths("auto", self.dim, self.width, inference=inference)
 
-    def _positions(self, keys: int, newest: int, state: State) -> Tensor:
-        """Projected codes of the distances keys - 1 ... 0."""
-        learning = torch.is_grad_enabled() or self.training
-        if "memory" in state or learning or torch.compiler.is_compiling():
+    def _trim(self, stored: State, before: State, segment: int) -> State:
+        # A copy: a view would keep all entries alive, and be compiled for separately.
+        trimmed = trim_memory(stored, self.memory, before, segment)
+        return {name: tensor.contiguous() for name, tensor in trimmed.items()}
+
+    def _positions(self, keys: int, segment: int, state: State) -> Tensor:
+        """Return the projected codes of the distances keys - 1 ... 0."""
+        if holds_hidden(state) or self.training or torch.compiler.is_compiling():
             return self._project(keys)[0]
         weights = [self.attention.position.weight]
-        return self._table.rows(keys, self.memory + newest, weights, self._project)[0]
+        return self._table.rows(keys, self.memory + segment, weights, self._project)[0]
 
     def _project(self, keys: int) -> list[Tensor]:
         return [self.attention.position(self._sinusoids(keys))]
 
     def _sinusoids(self, keys: int) -> Tensor:
-        """Kept from step to step: by themselves they take many launches."""
-        weight, kept = self.attention.position.weight, self._codes_SD
+        """Return sinusoids, cached from step to step: computing them takes many launches."""
+        weight, cached = self.attention.position.weight, self._codes_SD
         if torch.compiler.is_compiling():
-            return self._fresh_sinusoids(keys)
-        alike = kept is not None and (kept.dtype, kept.device) == (weight.dtype, weight.device)
-        if kept is None or not alike or kept.size(0) < keys:
-            kept = self._codes_SD = self._fresh_sinusoids(keys)
-        return kept[kept.size(0) - keys :]
+            return self._compute_sinusoids(keys)
+        fits = cached is not None and (cached.dtype, cached.device) == (weight.dtype, weight.device)
+        if cached is None or not fits or cached.size(0) < keys:
+            cached = self._codes_SD = self._compute_sinusoids(keys)
+        return cached[cached.size(0) - keys :]
 
-    def _fresh_sinusoids(self, keys: int) -> Tensor:
+    def _compute_sinusoids(self, keys: int) -> Tensor:
         weight = self.attention.position.weight
         precise = torch.promote_types(weight.dtype, torch.float32)
         distance_S = torch.arange(keys - 1, -1, -1, device=weight.device, dtype=precise)
         return sinusoids(distance_S, self.dim).to(weight.dtype)
-
-    def _recent(self, stored_BSX: Tensor) -> Tensor:
-        # A copy: a view would keep all of it, and be compiled for by itself.
-        return newest(stored_BSX, self.memory).contiguous()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

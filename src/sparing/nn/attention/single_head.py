@@ -10,16 +10,15 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.attention.memory import empty_memory, extend_memory, trim_memory
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least
 from sparing.nn.dropout import Dropout
-from sparing.nn.kv_buffer import append, newest
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
 from sparing.nn.size import SizeLimit
-from sparing.nn.state import State, counted, emptied
-from sparing.ops.single_head_attention import single_head_attention
-from sparing.ops.single_head_attention.reference import attention_weights
+from sparing.nn.state import State, forget_lanes
+from sparing.ops.single_head_attention import attention_weights, single_head_attention
 
 GateKind = Literal["overparam", "paper", "vector"]
 
@@ -32,16 +31,16 @@ class SigmoidGate(nn.Module):
         self.logit = nn.Parameter(torch.zeros(dim))
 
     def forward(self) -> Tensor:
-        """The gate, shape (D,)."""
+        """Return the gate, shape (D,)."""
         return torch.sigmoid(self.logit)
 
 
 class OverparamGate(nn.Module):
     """sigmoid(f) * tanh(c) with [c; f] = W x + b: a whole matrix for one constant vector.
 
-    As coded, x = sigmoid(logit) and the layer has a bias; `as_printed` is the paper's formula,
-    which shows neither (arXiv:1911.11423, section 6.4). Its value depends on parameters alone, so
-    it collapses to a vector once training is over.
+    In the code x = sigmoid(logit) and the layer has a bias; `as_printed` is the paper's formula,
+    which has neither (arXiv:1911.11423, section 6.4). Its value depends on parameters only, so it
+    can be collapsed to a vector after training.
     """
 
     def __init__(self, dim: int, *, as_printed: bool = False) -> None:
@@ -50,12 +49,11 @@ class OverparamGate(nn.Module):
         self.logit = nn.Parameter(torch.zeros(dim))
         self.mix = StackedLinear(dim, dim, blocks=2, bias=not as_printed)
         if as_printed:
-            # Without the inner sigmoid a zero vector would be stuck: its product has no gradient
-            # towards the matrix.
+            # Without the inner sigmoid a zero vector would be stuck: the matrix gets no gradient.
             nn.init.ones_(self.logit)
 
     def forward(self) -> Tensor:
-        """The gate, shape (D,)."""
+        """Return the gate, shape (D,)."""
         inner = self.logit if self.as_printed else torch.sigmoid(self.logit)
         candidate, forget = self.mix(inner).chunk(2)
         return torch.sigmoid(forget) * torch.tanh(candidate)
@@ -69,7 +67,7 @@ class VectorGate(nn.Module):
         self.value = nn.Parameter(torch.zeros(dim))
 
     def forward(self) -> Tensor:
-        """The gate, shape (D,)."""
+        """Return the gate, shape (D,)."""
         return self.value
 
 
@@ -84,8 +82,8 @@ def value_gate(kind: GateKind, dim: int) -> ValueGate:
 
 
 @torch.no_grad()
-def collapsed(gate: ValueGate) -> VectorGate:
-    """The vector a gate stands for."""
+def to_vector_gate(gate: ValueGate) -> VectorGate:
+    """Return a plain vector with the value of `gate`."""
     value = gate()
     vector = VectorGate(value.numel()).to(value.device, value.dtype)
     vector.value.copy_(value)
@@ -115,7 +113,7 @@ class SingleHeadAttention(nn.Module):
         values_BSD: Tensor,
         seen_B: Tensor | None = None,
     ) -> Tensor:
-        """Attend from `source`; the last T keys are its own positions."""
+        """Attend from `source`, whose own positions are the last T keys."""
         rate = self.dropout.rate if self.training else 0.0
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         values_BSD = self.dropout(values_BSD)
@@ -126,31 +124,31 @@ class SingleHeadAttention(nn.Module):
         return mixed_BTD * gate_D
 
     def focus(self, source_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
-        """Attention weights (B, T, S): where the head looks."""
+        """Return the attention weights (B, T, S)."""
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         return attention_weights(query_BTD, keys_BSD)
 
     def collapse(self) -> None:
-        """Replace the over-parameterised gate by the vector it stands for."""
-        self.value_gate = collapsed(self.value_gate)
+        """Replace the over-parameterised gate by a vector of the same value."""
+        self.value_gate = to_vector_gate(self.value_gate)
 
     def _gated_query(self, source_BTD: Tensor) -> Tensor:
         projected_BTD = self.query(source_BTD)
         query_BTD: Tensor = self.dropout(self.query_norm(projected_BTD) * self.query_gate())
-        # q . (k * g) == (q * g) . k: gating the T queries spares a pass over all S keys; the value
-        # gate leaves the sum over keys for the same reason.
+        # q . (k * g) == (q * g) . k: gating the T queries saves a pass over all S keys; the value
+        # gate is applied after the sum over keys for the same reason.
         gate_D: Tensor = self.key_gate()
         return query_BTD * gate_D
 
 
 FIRST_GATE = 0.1
-"""Of every value channel: little is let through before anything is learned."""
+"""Initial value of every channel of the value gate: an untrained block adds little."""
 
 
 class SingleHeadBlock(Block):
-    """One head as wide as the stream over a memory of normed inputs; one matrix in all.
+    """One head as wide as the stream over a memory of normalised inputs; one matrix in all.
 
-    The value gate is a plain vector: SHA-RNN's matrix for it is of use in training only.
+    The value gate is a plain vector: SHA-RNN's matrix for it is used in training only.
     """
 
     def __init__(self, dim: int, *, memory: int, dropout: float) -> None:
@@ -163,48 +161,47 @@ class SingleHeadBlock(Block):
         assert isinstance(gate, VectorGate)
         nn.init.constant_(gate.value, FIRST_GATE)
 
-    def initial_state(self, batch: int, like: Tensor) -> State:
-        """Empty memory."""
-        return {"memory": like.new_zeros(batch, 0, self.dim)}
+    def initial_state(self, batch: int, like: Tensor, *, inference: bool = False) -> State:
+        """Return an empty memory; its entries are keys and values as they are stored."""
+        return empty_memory({"memory": self.dim}, batch, like)
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
-        stored_BSD = self._extended(hidden_BTD, state["memory"])
-        query_BTD = self.norm_query(hidden_BTD)
+        stored = self._extend(hidden_BTD, state)
+        query_BTD, stored_BSD = self.norm_query(hidden_BTD), stored["memory"]
         mixed_BTD = self.attention(query_BTD, stored_BSD, stored_BSD, state.get("seen"))
-        kept = {"memory": self._recent(stored_BSD).detach()}
-        return self.dropout(mixed_BTD), kept | counted(state, hidden_BTD.size(1))
+        return self.dropout(mixed_BTD), self._trim(stored, state, hidden_BTD.size(1))
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """Entries stay where they are; those of the chosen lanes no longer exist."""
-        return emptied(state, lanes_B)
+        """Mark the selected lanes' entries as missing; nothing is written."""
+        return forget_lanes(state, lanes_B)
 
     @torch.no_grad()
-    def idle(self, hidden_BTD: Tensor, state: State) -> State:
-        """The memory needs a norm of the stream, no more."""
-        stored_BSD = self._extended(hidden_BTD, state["memory"])
-        return {"memory": self._recent(stored_BSD)} | counted(state, hidden_BTD.size(1))
+    def skip_step(self, hidden_BTD: Tensor, state: State) -> State:
+        """See `Block`. The memory needs only a norm of the stream."""
+        return self._trim(self._extend(hidden_BTD, state), state, hidden_BTD.size(1))
 
     def flops_per_token(self) -> float:
-        """The query's matrix, scores and their sum."""
+        """Count the query matrix, the scores and the weighted sum."""
         return 2.0 * (self.dim**2 + 2 * self.memory * self.dim)
 
-    def state_numbers(self) -> int:
+    def state_numbers(self, *, inference: bool = False) -> int:
         """A full memory."""
         return self.memory * self.dim
 
     def telemetry(self) -> dict[str, float]:
-        """How much of its memory the block lets through."""
+        """Return the mean size of the value gate."""
         return {"value_gate": float(self.attention.value_gate().detach().abs().mean())}
 
-    def _extended(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
+    def _extend(self, hidden_BTD: Tensor, state: State) -> State:
         fresh_BTD = self.norm_memory(hidden_BTD)
-        # Entries enter matrix products only, so the products' own precision is enough.
-        return append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
+        # Entries are used in matrix products only, so their precision is enough.
+        return extend_memory(state, {"memory": fresh_BTD.to(compute_dtype(fresh_BTD))})
 
-    def _recent(self, stored_BSD: Tensor) -> Tensor:
-        # A copy: a view would keep all of it, and be compiled for by itself.
-        return newest(stored_BSD, self.memory).contiguous()
+    def _trim(self, stored: State, before: State, segment: int) -> State:
+        # A copy: a view would keep all entries alive, and be compiled for separately.
+        trimmed = trim_memory(stored, self.memory, before, segment)
+        return {name: tensor.contiguous() for name, tensor in trimmed.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
-"""How far back a head looks, learnt (arXiv:1905.07799). Axes: B batch, H heads, T queries, S keys.
+"""Learned attention spans (arXiv:1905.07799). Axes: B batch, H heads, T queries, S keys.
 
-Spans are counted in positions before the ramp; a ratio in [0, 1] of the limit is what is learnt.
+Spans are counted in positions before the ramp; the learned parameter is a ratio of the limit.
 """
 
 import math
@@ -14,11 +14,11 @@ from sparing.ops.span_attention import Ramp, log_mask
 
 SpanKind = Literal["head", "layer", "fixed"]
 GRAIN = 64
-"""The original trims windows to multiples of this, and caches as many positions in reserve."""
+"""The original cuts windows to multiples of this, and caches that many positions in reserve."""
 
 
-class Spanned(NamedTuple):
-    """Attention weights, and the mean span that a model pays for."""
+class SpanOutput(NamedTuple):
+    """Attention weights, and the mean span, which is penalised."""
 
     weights_BHTS: Tensor
     penalty: Tensor
@@ -26,9 +26,9 @@ class Spanned(NamedTuple):
 
 
 class AdaptiveSpan(nn.Module):
-    """Learned spans that turn attention scores into weights; belongs in anybody's attention.
+    """Learned spans that turn attention scores into weights; can be used in any attention layer.
 
-    The ratios are kept in range by the module itself: nothing has to be called after a step.
+    The module keeps its ratios in range: nothing has to be called after a step.
     """
 
     ratio: Tensor
@@ -42,7 +42,7 @@ class AdaptiveSpan(nn.Module):
         start: float = 0.0,
         kind: SpanKind = "head",
     ) -> None:
-        """`start` is the first ratio; `fixed` spans stay there, and `layer` has one for all."""
+        """`start` is the initial ratio; `fixed` spans keep it; `layer` has one for all heads."""
         super().__init__()
         if heads < 1 or limit < 1 or not 0 <= start <= 1:
             raise ValueError("heads and limit must be positive, start between 0 and 1")
@@ -56,27 +56,27 @@ class AdaptiveSpan(nn.Module):
             self.ratio = nn.Parameter(ratio)
 
     def lengths(self) -> Tensor:
-        """The span of every head in positions (H,), with gradient."""
+        """Return the span of every head in positions (H,), with gradient."""
         if self.training:
-            # What the original's clamp after each step does, done before the next use instead.
+            # Like the original's clamp after each step, but before the next use.
             # Through `data`, so that a graph which saved the parameter stays valid.
             self.ratio.data.clamp_(0, 1)
         inside = self.ratio + (self.ratio.clamp(0, 1) - self.ratio).detach()
         return (self.limit * inside).expand(self.heads)
 
     def penalty(self) -> Tensor:
-        """Mean span of the heads in positions; 0 where spans are not learnt."""
+        """Return the mean span of the heads in positions; 0 where spans are not learned."""
         lengths_H = self.lengths()
         return lengths_H.mean() if self.kind != "fixed" else lengths_H.new_zeros(())
 
     def reach(self) -> int:
-        """The farthest distance any head uses: keys beyond it need not be computed."""
+        """Return the farthest distance any head uses: keys beyond it need not be computed."""
         return min(self.limit, self.ramp.reach(float(self.lengths().detach().max())))
 
-    def forward(self, scores_BHTS: Tensor, *, causal: bool = True) -> Spanned:
-        """Weights of keys whose last T are the queries' own positions.
+    def forward(self, scores_BHTS: Tensor, *, causal: bool = True) -> SpanOutput:
+        """Return the weights of keys, the last T of which are the queries' own positions.
 
-        Causal heads see back from their own position on; others as far to both sides.
+        Causal heads see their own position and those before it; others equally far to both sides.
         """
         segment, keys = scores_BHTS.shape[-2:]
         if keys < segment:
@@ -86,7 +86,7 @@ class AdaptiveSpan(nn.Module):
         if causal:
             distance_TS = distance_TS.masked_fill(distance_TS < 0, torch.inf)
         bias_HTS = log_mask(self.lengths()[:, None, None], distance_TS.abs(), self.ramp)
-        return Spanned(torch.softmax(scores_BHTS + bias_HTS, dim=-1), self.penalty())
+        return SpanOutput(torch.softmax(scores_BHTS + bias_HTS, dim=-1), self.penalty())
 
 
 class DynamicSpan(nn.Module):
@@ -99,29 +99,29 @@ class DynamicSpan(nn.Module):
         nn.init.constant_(self.gauge.bias, bias)
 
     def lengths(self, hidden_BTD: Tensor) -> Tensor:
-        """The span of every head at every query (B, H, T), in positions."""
+        """Return the span of every head at every query (B, H, T), in positions."""
         return self.limit * torch.sigmoid(self.gauge(hidden_BTD).float()).mT
 
 
-def trimmed(longest: float, limit: int, ramp: int) -> int:
-    """The window of the original for a layer whose longest span is `longest`."""
+def layer_window(longest: float, limit: int, ramp: int) -> int:
+    """Return the original's window for a layer whose longest span is `longest`."""
     used = min(limit, math.ceil(longest) + ramp)
     return limit - min(limit - 1, limit - used) // GRAIN * GRAIN
 
 
 def cache_length(longest: float, limit: int, ramp: int) -> int:
-    """Positions the original keeps for that layer: its window and some reserve for growth."""
-    return min(limit, trimmed(longest, limit, ramp) + GRAIN)
+    """Return the positions the original keeps for that layer: its window and some reserve."""
+    return min(limit, layer_window(longest, limit, ramp) + GRAIN)
 
 
-def grouped(reaches: Sequence[int], limit: int) -> list[tuple[int, list[int]]]:
-    """Windows and the heads that share them: each head's own, rounded up by at most a quarter."""
+def group_heads_by_window(reaches: Sequence[int], limit: int) -> list[tuple[int, list[int]]]:
+    """Return windows and the heads that share them; reaches are rounded up by up to a quarter."""
     groups: dict[int, list[int]] = {}
     for head, reach in enumerate(reaches):
-        groups.setdefault(min(limit, _rounded(reach)), []).append(head)
+        groups.setdefault(min(limit, _round_up(reach)), []).append(head)
     return sorted(groups.items())
 
 
-def _rounded(reach: int) -> int:
+def _round_up(reach: int) -> int:
     step = max(16, 1 << max(0, reach.bit_length() - 3))
     return math.ceil(reach / step) * step

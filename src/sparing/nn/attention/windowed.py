@@ -1,4 +1,4 @@
-"""Attention whose heads learn how far back to look, as a residual branch.
+"""Attention whose heads learn how far back to look, and its residual block.
 
 Axes: B batch, T segment, M memory, S = M + T, H heads, K head width, D dim; 2: key and value.
 """
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.host_copy import AsyncHostCopy
-from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
+from sparing.nn.block import Block, BlockConfig, BufferedBlock, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import KVBuffer
@@ -22,7 +22,7 @@ from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
 from sparing.nn.rotary import PERIOD, Rotary
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import State, emptied, zeroed
+from sparing.nn.state import State, forget_lanes, zero_lanes
 from sparing.ops.rotated_entries import rotated_entries
 from sparing.ops.window_attention import Edge, window_attention
 
@@ -31,10 +31,10 @@ GRAIN = 256
 
 
 class WindowedAttention(nn.Module):
-    """Normed queries and keys, rotated; windows with a soft edge; one output matrix.
+    """Normalised and rotated queries and keys; windows with a soft edge; one output matrix.
 
-    With `key_shift` a value goes with the key of the position before it: whoever finds a place like
-    its own reads what came next there. Without it, that takes two attentions, one behind the other.
+    With `key_shift` a value is stored with the key of the position before it: a query that finds a
+    place like its own reads what came next there. Otherwise that takes two attention layers.
     """
 
     def __init__(  # noqa: PLR0913  all but three are keyword-only
@@ -63,37 +63,37 @@ class WindowedAttention(nn.Module):
         nn.init.zeros_(self.output.weight)
 
     def forward(self, hidden_BTD: Tensor, state: State, span_H: Tensor) -> tuple[Tensor, State]:
-        """What to add to the stream, and what there is to carry on; `fresh` is this segment's."""
-        query_BTHK, after = self.projected(hidden_BTD, state)
+        """Return what to add to the stream, and the segment's own entries (`fresh`), detached."""
+        query_BTHK, after = self.project(hidden_BTD, state)
         memory_BM2HK = state["entries"]
         first_B = (memory_BM2HK.size(1) - state["seen"]).clamp(min=0)
         mixed_BTHK = window_attention(
             query_BTHK, after["fresh"], memory_BM2HK, Edge(span_H, first_B, self.ramp)
         )
         if self.gate is not None:
-            # Twice a half at first: a gate that has learnt nothing is open.
+            # Twice a half at first: an untrained gate is open.
             open_BTH = 2 * torch.sigmoid(self.gate(_unit(hidden_BTD)))
             mixed_BTHK = mixed_BTHK * open_BTH[..., None]
         delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
         return delta_BTD, {name: tensor.detach() for name, tensor in after.items()}
 
-    def projected(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Queries, and what there is to carry on; nobody has attended yet."""
+    def project(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the queries and the segment's own entries, without attending."""
         three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
         after = {"seen": state["seen"] + hidden_BTD.size(1)}
         if self.key_shift:
             # A copy: a view would keep all three alive.
             after["key"] = three_BT3HK[:, -1, 1].to(state["key"].dtype, copy=True)
         query_BTHK, fresh_BT2HK = rotated_entries(
-            three_BT3HK, self.gain_H, self.rotary.turns, state["seen"], state.get("key")
+            three_BT3HK, self.gain_H, self.rotary.table, state["seen"], state.get("key")
         )
         return query_BTHK, {"fresh": fresh_BT2HK.to(compute_dtype(fresh_BT2HK)), **after}
 
 
-class WindowedAttentionBlock(Block):
+class WindowedAttentionBlock(BufferedBlock):
     """Heads with learned spans over keys and values carried from earlier segments.
 
-    Stored keys are as old as the weights that made them: a few updates, and never projected twice.
+    Keys are projected once, with the weights of their time: in training they are a few updates old.
     """
 
     growing: ClassVar[tuple[str, ...]] = ("entries",)
@@ -114,10 +114,10 @@ class WindowedAttentionBlock(Block):
         rotary_fraction: float = 1.0,
         rounds: int = 1,
     ) -> None:
-        """`starts` are the first spans in positions, dealt to the heads in turn;
+        """`starts` are the initial spans in positions, assigned to the heads in turn;
         `rotary_fraction` is the share of a head's channels that are rotated by position.
 
-        A branch that is asked several times a segment, in `rounds`, has as many memories to write.
+        A block that is used in several `rounds` per segment writes as many memories.
         """
         super().__init__()
         if limit < 1 or not starts or not all(0 <= start <= limit for start in starts):
@@ -136,21 +136,21 @@ class WindowedAttentionBlock(Block):
         first = [math.log1p(starts[head % len(starts)]) for head in range(heads)]
         # As a logarithm, so that a step moves a long span as much as a short one, in proportion.
         self.log_span = nn.Parameter(torch.tensor(first, dtype=torch.float32))
-        self.scroll = KVBuffer(rounds)
+        self.buffer = KVBuffer(rounds)
         self.set_spans(first)
 
     def spans(self) -> Tensor:
-        """The span of every head in positions (H,), with gradient."""
+        """Return the span of every head in positions (H,), with gradient."""
         within_H = self.log_span.clamp(0, math.log1p(self.limit))
         return torch.expm1(self.log_span + (within_H - self.log_span).detach())
 
     def set_spans(self, logarithms: Sequence[float]) -> None:
-        """Take note of the spans, which decide how much memory is kept."""
+        """Store the spans on the host, where they decide how much memory is kept."""
         self.known = [min(max(math.expm1(log), 0.0), self.limit) for log in logarithms]
         self.window = math.ceil((max(self.known) + self.attend.ramp) / GRAIN) * GRAIN
 
-    def initial_state(self, batch: int, like: Tensor) -> State:
-        """Room for a window, of which nothing exists yet."""
+    def initial_state(self, batch: int, like: Tensor, *, inference: bool = False) -> State:
+        """Return space for one window, all of it marked as empty."""
         shape, narrow = (self.attend.heads, self.attend.head_dim), compute_dtype(like)
         state = {
             "entries": like.new_zeros(batch, self.window, 2, *shape, dtype=narrow),
@@ -160,55 +160,55 @@ class WindowedAttentionBlock(Block):
             state["key"] = like.new_zeros(batch, *shape, dtype=narrow)
         return state
 
-    def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """See `Block`."""
-        delta_BTD, after = self.attend(hidden_BTD, state, self.spans())
-        return delta_BTD, after
+    def compute(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `BufferedBlock`."""
+        delta_BTD, fresh = self.attend(hidden_BTD, state, self.spans())
+        return delta_BTD, fresh
 
     @torch.no_grad()
-    def idle(self, hidden_BTD: Tensor, state: State) -> State:
-        """Entries are projected and kept; nobody attends to them yet."""
-        return self.attend.projected(hidden_BTD, state)[1]
+    def compute_skip(self, hidden_BTD: Tensor, state: State) -> State:
+        """See `BufferedBlock`. Entries are projected, but nothing attends to them yet."""
+        return self.attend.project(hidden_BTD, state)[1]
 
-    def kept(self, before: State, after: State) -> State:
-        """The newest entries, as far as the longest window reaches, and the rest as it is."""
-        entries = self.scroll.append(before["entries"], after["fresh"], self.window)
-        rest = {name: tensor for name, tensor in after.items() if name != "fresh"}
+    def commit(self, state: State, fresh: State) -> State:
+        """See `BufferedBlock`. As many entries are kept as the longest window reaches."""
+        entries = self.buffer.append(state["entries"], fresh["fresh"], self.window)
+        rest = {name: tensor for name, tensor in fresh.items() if name != "fresh"}
         return {"entries": entries, **rest}
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        """Entries stay where they are; those of the chosen lanes no longer exist."""
-        begun = emptied(state, lanes_B)
+        """Mark the selected lanes' entries as missing; nothing is written to them."""
+        reset = forget_lanes(state, lanes_B)
         if self.attend.key_shift:
-            begun |= zeroed({"key": state["key"]}, lanes_B)
-        return begun
+            reset |= zero_lanes({"key": state["key"]}, lanes_B)
+        return reset
 
     def penalty(self, zero: Tensor) -> Tensor:
-        """The mean span times its price."""
+        """Return the mean span times its price."""
         return self.price * self.spans().mean() if self.price else zero
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Spans stay within their limit."""
+        """Clamp the spans to their limit."""
         self.log_span.clamp_(0, math.log1p(self.limit))
 
     def telemetry(self) -> dict[str, float]:
-        """The window of every head: its span and the ramp."""
+        """Return the window of every head: its span and the ramp."""
         spans = self.spans().detach().tolist()
         return {f"span.{head}": span + self.attend.ramp for head, span in enumerate(spans)}
 
     def compile_parts(self) -> None:
-        """All but the bookkeeping."""
+        """Compile everything except `commit`."""
         self.attend.compile()
 
     def flops_per_token(self) -> float:
-        """Projections, and two products with the keys that each head sees."""
+        """Count projections, and two products with the keys that each head sees."""
         matrices = sum(p.numel() for p in self.attend.parameters() if p.ndim == 2)
         seen = sum(span + self.attend.ramp / 2 for span in self.known)
         return 2.0 * (matrices + 2 * seen * self.attend.head_dim)
 
-    def state_numbers(self) -> int:
-        """Keys and values of one window, the last key if it waits, and the count of positions."""
+    def state_numbers(self, *, inference: bool = False) -> int:
+        """Keys and values of one window, the last key with `key_shift`, and `seen`."""
         vectors = self.window * 2 + self.attend.key_shift
         return vectors * self.attend.heads * self.attend.head_dim + 1
 
@@ -278,25 +278,25 @@ class WindowedAttentionConfig(BlockConfig):
 
 
 class SpanRefresh:
-    """The spans of all attention among `modules`, on their way from the device.
+    """Copies the learned spans of all windowed attention among `modules` to the host.
 
-    Asked for before a pass and waited for after it, when the device has that pass to work on:
-    waiting first, it would have nothing to do until the pass is launched. A model without weights
-    has only its first spans.
+    The copy starts before a pass and is waited for after it, when the device is busy with that
+    pass. Waiting first would leave the device idle until the pass is launched. Blocks on the meta
+    device keep their initial spans.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        spanned = (block for block in modules if isinstance(block, WindowedAttentionBlock))
-        self._blocks = [block for block in spanned if not block.log_span.is_meta]
+        found = (block for block in modules if isinstance(block, WindowedAttentionBlock))
+        self._blocks = [block for block in found if not block.log_span.is_meta]
         if self._blocks:
-            self._arrival = AsyncHostCopy(torch.stack([block.log_span for block in self._blocks]))
+            self._copy = AsyncHostCopy(torch.stack([block.log_span for block in self._blocks]))
 
     def finish(self) -> None:
-        """Let the blocks know."""
+        """Wait for the copy and store the spans in the blocks."""
         if not self._blocks:
             return
-        for block, known in zip(self._blocks, self._arrival.wait().tolist(), strict=True):
-            block.set_spans(known)
+        for block, spans in zip(self._blocks, self._copy.wait().tolist(), strict=True):
+            block.set_spans(spans)
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -3,21 +3,13 @@
 Axes: B batch, T segment, M memory, S = M + T keys, H heads, K head dim.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from sparing.ops.relative_attention import fused, shifted
+from sparing.ops.relative_attention.reference import Bias
 
-
-class Bias(NamedTuple):
-    """Two learned queries that every position adds to its own."""
-
-    content_HK: Tensor
-    """Added where a key is matched by what it holds (the paper's u)."""
-    position_HK: Tensor
-    """Added where it is matched by how far away it is (the paper's v)."""
+__all__ = ["Bias", "relative_attention"]
 
 
 def relative_attention(  # noqa: PLR0913  three are keyword-only
@@ -36,7 +28,7 @@ def relative_attention(  # noqa: PLR0913  three are keyword-only
     The score is ((q + u) . k + (q + v) . r) / sqrt(K) with r the row of `positions` that belongs
     to the distance; rows are ordered like keys, so the last is distance 0. With `reach` a query
     sees only that many newest keys, its own included; with `seen` only that many newest slots of a
-    lane's memory exist. `dropout` acts on the weights.
+    lane's memory are valid. `dropout` acts on the weights.
     """
     grad = torch.is_grad_enabled()
     attend = shifted.relative_attention if grad else fused.relative_attention

@@ -1,6 +1,6 @@
-"""The same in one kernel each way (Triton), as operators that `torch.compile` can see.
+"""The fast form: one Triton kernel each way, as custom operators for `torch.compile`.
 
-Compiled from the definition it is half a dozen kernels that read most numbers several times.
+The compiled definition has half a dozen kernels that read most numbers several times.
 """
 
 from typing import Any
@@ -10,22 +10,22 @@ import triton
 from torch import Tensor
 
 from sparing.ops.rotated_entries import kernels
-from sparing.ops.rotated_entries.turns import Turns
+from sparing.ops.rotated_entries.reference import RotaryTable
 
 NUMBERS = 2048
-"""Of a tile. The way back then takes 64 registers of each thread, and spills none."""
+"""Elements of a tile. The backward pass then takes 64 registers per thread, without spills."""
 
 
 def rotated_entries(
     three_BT3HK: Tensor,
     gain_H: Tensor,
-    turns: Turns,
+    table: RotaryTable,
     start_B: Tensor,
     before_BHK: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See the package's docstring."""
-    # The kernels know of no gaps between numbers.
-    given = (tensor.contiguous() for tensor in (three_BT3HK, gain_H.float(), *turns, start_B))
+    # The kernels need contiguous tensors.
+    given = (tensor.contiguous() for tensor in (three_BT3HK, gain_H.float(), *table, start_B))
     before = None if before_BHK is None else before_BHK.detach().contiguous()
     query_BTHK, fresh_BT2HK = _rotate(*given, before)
     return query_BTHK, fresh_BT2HK
@@ -36,8 +36,8 @@ def _rotate(
     three: Tensor, gain: Tensor, cosines: Tensor, sines: Tensor, start: Tensor,
     before: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Queries and entries."""
-    query, fresh = _room(three)
+    """Return queries and entries."""
+    query, fresh = _outputs(three)
     grid, sizes, shape = _plan(three, cosines, before)
     earlier = three if before is None else before
     kernels.forward[grid](
@@ -51,7 +51,7 @@ def _(
     three: Tensor, gain: Tensor, cosines: Tensor, sines: Tensor, start: Tensor,
     before: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _room(three)
+    return _outputs(three)
 
 
 @torch.library.custom_op("sparing::rotated_entries_backward", mutates_args=())
@@ -59,7 +59,7 @@ def _rotate_backward(
     d_query: Tensor, d_fresh: Tensor, three: Tensor, gain: Tensor, cosines: Tensor, sines: Tensor,
     start: Tensor, before: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of what was projected and of the gains."""
+    """Return gradients of the projections and of the gains."""
     grid, sizes, shape = _plan(three, cosines, before)
     d_three, d_gain = torch.empty_like(three), gain.new_empty(grid[0] // gain.numel(), gain.numel())
     given = (d_query.contiguous(), d_fresh.contiguous())
@@ -88,7 +88,7 @@ def _gradients(ctx: Any, d_query: Tensor, d_fresh: Tensor) -> tuple[Tensor | Non
 _rotate.register_autograd(_gradients, setup_context=_save)
 
 
-def _room(three: Tensor) -> tuple[Tensor, Tensor]:
+def _outputs(three: Tensor) -> tuple[Tensor, Tensor]:
     batch, segment, _, heads, width = three.shape
     return three.new_empty(batch, segment, heads, width), three.new_empty(
         batch, segment, 2, heads, width
@@ -98,7 +98,7 @@ def _room(three: Tensor) -> tuple[Tensor, Tensor]:
 def _plan(
     three: Tensor, cosines: Tensor, before: Tensor | None
 ) -> tuple[tuple[int], tuple[int, int, int], dict[str, int]]:
-    """The grid, the sizes and the shape of a tile. Heads of one tile are neighbours there."""
+    """Return the grid, the sizes and the shape of a tile."""
     batch, segment, _, heads, width = three.shape
     rows = batch * segment
     shape = {"HEADS": heads, "HALF": width // 2, "ROWS": NUMBERS // width}

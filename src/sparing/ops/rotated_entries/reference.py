@@ -1,16 +1,23 @@
 """The definition. Axes: see the package's docstring."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.ops.rotated_entries.turns import Turns
+
+class RotaryTable(NamedTuple):
+    """Cosines and sines of the angles at every position of one period."""
+
+    cosine_PF: Tensor
+    sine_PF: Tensor
 
 
 def rotated_entries(
     three_BT3HK: Tensor,
     gain_H: Tensor,
-    turns: Turns,
+    table: RotaryTable,
     start_B: Tensor,
     before_BHK: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -19,21 +26,21 @@ def rotated_entries(
     if before_BHK is not None:
         earlier_B1HK = before_BHK.detach()[:, None].to(key_BTHK)
         key_BTHK = torch.cat([earlier_B1HK, key_BTHK[:, :-1]], dim=1)
-    query_BTHK = rotated(_unit(query_BTHK), turns, start_B)
-    key_BTHK = rotated(_unit(key_BTHK), turns, start_B)
+    query_BTHK = rotate(_unit(query_BTHK), table, start_B)
+    key_BTHK = rotate(_unit(key_BTHK), table, start_B)
     scaled_BTHK = query_BTHK * gain_H[:, None].to(query_BTHK.dtype)
     return scaled_BTHK, torch.stack([key_BTHK, value_BTHK], dim=2)
 
 
-def rotated(x_BTHK: Tensor, turns: Turns, start_B: Tensor) -> Tensor:
-    """Channels i and F + i of each vector, turned by the i-th angle of its position."""
-    place_BT = start_B[:, None] + torch.arange(x_BTHK.size(1), device=x_BTHK.device)
+def rotate(x_BTHK: Tensor, table: RotaryTable, start_B: Tensor) -> Tensor:
+    """Rotate channels i and F + i of each vector by the i-th angle of its position."""
+    position_BT = start_B[:, None] + torch.arange(x_BTHK.size(1), device=x_BTHK.device)
     cosine_BT1F, sine_BT1F = (
-        table_PF[place_BT % table_PF.size(0)].unsqueeze(2).to(x_BTHK.dtype) for table_PF in turns
+        each_PF[position_BT % each_PF.size(0)].unsqueeze(2).to(x_BTHK.dtype) for each_PF in table
     )
     one, two = x_BTHK.chunk(2, dim=-1)
-    random_epoch_offset = (one * cosine_BT1F + two * sine_BT1F, two * cosine_BT1F - one * sine_BT1F)
-    return torch.cat(random_epoch_offset, dim=-1)
+    rotated = (one * cosine_BT1F + two * sine_BT1F, two * cosine_BT1F - one * sine_BT1F)
+    return torch.cat(rotated, dim=-1)
 
 
 def _unit(vectors: Tensor) -> Tensor:

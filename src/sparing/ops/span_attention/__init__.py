@@ -1,4 +1,4 @@
-"""Causal attention in which every head sees a window of its own, with a soft, learned edge.
+"""Causal attention in which every head has its own window with a soft, learned edge.
 
 Axes: B batch, H heads, T segment, M memory, S = M + T keys, K head width, W distances seen.
 """
@@ -6,10 +6,9 @@ Axes: B batch, H heads, T segment, M memory, S = M + T keys, K head width, W dis
 from torch import Tensor
 
 from sparing.ops.span_attention import banded
-from sparing.ops.span_attention.layout import Persistent
-from sparing.ops.span_attention.mask import Ramp, log_mask, soft_mask
+from sparing.ops.span_attention.reference import PersistentVectors, Ramp, log_mask, soft_mask
 
-__all__ = ["Persistent", "Ramp", "log_mask", "soft_mask", "span_attention"]
+__all__ = ["PersistentVectors", "Ramp", "log_mask", "soft_mask", "span_attention"]
 
 
 def span_attention(  # noqa: PLR0913  a public op
@@ -22,17 +21,17 @@ def span_attention(  # noqa: PLR0913  a public op
     ramp: Ramp,
     zeros: bool = True,
     seen_B: Tensor | None = None,
-    persistent: Persistent | None = None,
+    persistent: PersistentVectors | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax over distances x = 1 .. W of (q . (k + p_x) / sqrt(K) + log m_z(x)), times values.
 
-    The last T keys are the queries' own positions, and nobody sees his own. Column j of `position`
+    The last T keys are the queries' own positions, which queries do not see. Column j of `position`
     belongs to distance W - j. `span` holds z for each head (H,), each query (B, H, T) or each key
-    by distance (B, 1, T, W); W must be at least `ramp.reach` of the longest for nothing to be lost.
-    Before the first key there are zero vectors, or, without `zeros`, nothing; with `seen` a lane's
-    first key is that many before the segment, and older ones must be zero vectors. `persistent`
-    vectors take part in the same softmax. `dropout` acts on the weights.
+    by distance (B, 1, T, W); W must be at least `ramp.reach` of the longest span. Before the first
+    key there are zero vectors, or, without `zeros`, nothing. With `seen` a lane's first key is that
+    many positions before the segment, and older ones must be zero vectors. `persistent` vectors
+    take part in the same softmax. `dropout` acts on the weights.
     """
     return banded.span_attention(
         query_BHTK,

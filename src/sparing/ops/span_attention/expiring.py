@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.ops.span_attention.mask import Ramp, log_mask
+from sparing.ops.span_attention.reference import Ramp, log_mask
 
 
 def expiring_attention(  # noqa: PLR0913  a public op
@@ -40,14 +40,15 @@ def expiring_attention(  # noqa: PLR0913  a public op
 
 
 def expiry(span_BS: Tensor, distance_BTS: Tensor, limit: int, ramp: Ramp) -> tuple[Tensor, Tensor]:
-    """The bias of keys by their own spans, and the price of those that are about to expire.
+    """Return the bias of keys by their spans, and the penalty on those that are about to expire.
 
-    The price is the mean over queries and batch of what is left of all spans on the ramp, in ramps.
+    The penalty is the mean over queries and batch of what is left of all spans on the ramp, in
+    ramps.
     """
     visible_BTS = (distance_BTS >= 1) & (distance_BTS <= limit)
     far_BTS = distance_BTS.to(span_BS.dtype).masked_fill(~visible_BTS, torch.inf)
     bias_BTS = log_mask(span_BS[:, None], far_BTS, ramp)
     left_BTS = span_BS[:, None] - distance_BTS
     fading_BTS = visible_BTS & (left_BTS < 0) & (left_BTS > -ramp.length)
-    price = (left_BTS * fading_BTS).sum((1, 2)).mean() / (ramp.length * distance_BTS.size(1))
-    return bias_BTS, price
+    penalty = (left_BTS * fading_BTS).sum((1, 2)).mean() / (ramp.length * distance_BTS.size(1))
+    return bias_BTS, penalty

@@ -1,6 +1,6 @@
-"""The same in one kernel each way (Triton), as operators that `torch.compile` can see.
+"""The fast form: one Triton kernel each way, as custom operators for `torch.compile`.
 
-The softmax is summed tile by tile, and recomputed from its logarithm on the way back.
+The softmax is summed tile by tile, and recomputed from its logarithm in the backward pass.
 """
 
 import functools
@@ -12,19 +12,19 @@ import triton
 from torch import Tensor
 
 from sparing.ops.window_attention import kernels
-from sparing.ops.window_attention.edge import Edge
+from sparing.ops.window_attention.reference import Edge
 
 FORWARD = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 3}
 BACKWARD_QUERY = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 4, "maxnreg": 128}
 BACKWARD_ENTRIES = {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3, "maxnreg": 128}
-"""Queries by keys of a tile, and how the compiler spreads it: the quickest of 8 to 10 on an H200.
+"""Queries by keys of a tile and compiler options: the fastest of 8 to 10 on an H200.
 
-With fewer registers each (`maxnreg`) more programs share a multiprocessor, which there outweighs
-the few hundred bytes that spill.
+With fewer registers (`maxnreg`) more programs share a multiprocessor, which outweighs the few
+hundred bytes that spill.
 """
 LOG2E = 1.4426950408889634
-ROOMY = 131_072
-"""Bytes of shared memory, as data-centre GPUs have them; others have about 100,000."""
+LARGE_SHARED_BYTES = 131_072
+"""Bytes of shared memory of data-centre GPUs; others have about 100,000."""
 
 
 def window_attention(
@@ -33,7 +33,7 @@ def window_attention(
     """See the package's docstring."""
     fresh_BT2HK = fresh_BT2HK.contiguous()
     query_BTHK = query_BTHK.to(fresh_BT2HK.dtype).contiguous()
-    memory_BM2HK = _readable(memory_BM2HK.to(fresh_BT2HK.dtype))
+    memory_BM2HK = _with_inner_strides(memory_BM2HK.to(fresh_BT2HK.dtype))
     span_H, first_B = edge.span_H.float(), edge.first_B.to(torch.int32)
     mixed_BTHK: Tensor = _attend(query_BTHK, fresh_BT2HK, memory_BM2HK, span_H, first_B, edge.ramp)[
         0
@@ -41,8 +41,8 @@ def window_attention(
     return mixed_BTHK
 
 
-def _readable(memory_BM2HK: Tensor) -> Tensor:
-    """The kernels know the strides of lanes and positions only."""
+def _with_inner_strides(memory_BM2HK: Tensor) -> Tensor:
+    """Copy unless only lanes and positions have unusual strides, which the kernels support."""
     heads, width = memory_BM2HK.shape[3:]
     usual = (heads * width, width, 1)
     return memory_BM2HK if memory_BM2HK.stride()[2:] == usual else memory_BM2HK.contiguous()
@@ -52,7 +52,7 @@ def _readable(memory_BM2HK: Tensor) -> Tensor:
 def _attend(
     query: Tensor, fresh: Tensor, memory: Tensor, span: Tensor, first: Tensor, ramp: int
 ) -> tuple[Tensor, Tensor]:
-    """Output and the logarithm (base 2) of each softmax's sum."""
+    """Return the output and the logarithm (base 2) of each softmax's sum."""
     batch, segment, heads, width = query.shape
     out = torch.empty_like(query)
     lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
@@ -78,7 +78,7 @@ def _attend_backward(
     grad: Tensor, query: Tensor, fresh: Tensor, memory: Tensor, span: Tensor, first: Tensor,
     out: Tensor, lse: Tensor, ramp: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of the query, of the fresh entries and of the spans."""
+    """Return gradients of the queries, of the fresh entries and of the spans."""
     batch, segment, heads, width = query.shape
     grad = grad.contiguous()
     delta = torch.empty_like(lse)
@@ -122,29 +122,30 @@ _attend.register_autograd(_gradients, setup_context=_save)
 
 
 def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
-    """Wide heads need more registers and more shared memory for each tile.
+    """Return the tile for these queries: wide heads need more registers and shared memory.
 
-    The way back holds two tiles of queries and two of keys, so a quarter of the memory is what one
-    may take. In 16 bits (next to) nothing of the widest then spills from the registers; 32 bits
-    have not been timed. Nor have smaller GPUs; more would spill there, so their registers are not
-    capped.
+    The backward pass holds two tiles of queries and two of keys, so each may take a quarter of the
+    memory. In 16 bits almost nothing then spills from the registers, even for the widest heads.
+    32 bits and smaller GPUs have not been timed; more would spill there, so their registers are
+    not capped.
     """
-    width, room = query.size(-1), _shared_bytes(query.device)
+    width, available = query.size(-1), _shared_bytes(query.device)
     if width <= 64:
-        return usual if room >= ROOMY else {k: n for k, n in usual.items() if k != "maxnreg"}
+        uncapped = {key: number for key, number in usual.items() if key != "maxnreg"}
+        return usual if available >= LARGE_SHARED_BYTES else uncapped
     row_bytes = width * query.element_size()
-    rows = next((rows for rows in (64, 32) if 4 * rows * row_bytes <= room), 16)
+    rows = next((rows for rows in (64, 32) if 4 * rows * row_bytes <= available), 16)
     return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
 
 
 @functools.cache
 def _shared_bytes(device: torch.device) -> int:
-    """Shared memory that a program may use; no limit where kernels run as plain Python.
+    """Return the shared memory of a program; no limit where kernels run as plain Python.
 
-    Remembered, because every call of a kernel asks.
+    Cached, because every kernel call needs it.
     """
     if device.type != "cuda":
-        return ROOMY
+        return LARGE_SHARED_BYTES
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return int(properties["max_shared_mem"])
 
@@ -154,5 +155,5 @@ def _scale(width: int) -> float:
 
 
 def _sizes(query: Tensor, memory: Tensor) -> tuple[int, int, int, int]:
-    """Queries, entries of memory, and the strides of these by lane and by position."""
+    """Return the numbers of queries and of memory entries, and the strides of the latter."""
     return query.size(1), memory.size(1), memory.stride(0), memory.stride(1)

@@ -1,21 +1,21 @@
-"""Head by head over the keys its window touches: quick on a CPU, and anywhere for few queries."""
+"""Head by head over the keys in its window: fast on a CPU, and anywhere for few queries."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sparing.ops.window_attention import reference
-from sparing.ops.window_attention.edge import Edge
+from sparing.ops.window_attention.reference import Edge
 
 ROWS = 128
-"""Queries read at once: few, so that a short window stays short beside them."""
+"""Queries per step: few, so that little beyond a short window is computed."""
 
 
 def window_attention(
     query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
 ) -> Tensor:
     """See the package's docstring."""
-    learning = torch.is_grad_enabled() and any(
+    needs_grad = torch.is_grad_enabled() and any(
         x.requires_grad for x in (query_BTHK, fresh_BT2HK, edge.span_H)
     )
     reaches, begin, uneven = _bounds(edge)
@@ -27,16 +27,16 @@ def window_attention(
         own = Edge(edge.span_H[one], edge.first_B - unseen, edge.ramp)
         mixed.append(
             reference.window_attention(query_BT1K, fresh_BT21K, memory_BM21K, own)
-            if learning
-            else _read(query_BT1K, fresh_BT21K, memory_BM21K, own, reach=reach, uneven=uneven)
+            if needs_grad
+            else _read_head(query_BT1K, fresh_BT21K, memory_BM21K, own, reach=reach, uneven=uneven)
         )
     return torch.cat(mixed, dim=2)
 
 
 def _bounds(edge: Edge) -> tuple[list[int], int, bool]:
-    """Each head's reach, the first entry of any lane, and whether another lane begins later.
+    """Return each head's reach, the first valid entry of any lane, and whether lanes differ.
 
-    Asked for in one go: on a GPU every answer is waited for.
+    All in one transfer: on a GPU each one waits for the device.
     """
     reach_H = edge.span_H.detach().double() + edge.ramp
     first = torch.stack(edge.first_B.aminmax()).to(reach_H.dtype)
@@ -44,7 +44,7 @@ def _bounds(edge: Edge) -> tuple[list[int], int, bool]:
     return [int(reach) for reach in reaches], int(begin), latest > begin
 
 
-def _read(  # noqa: PLR0913  all but four are keyword-only
+def _read_head(  # noqa: PLR0913  all but four are keyword-only
     query_BT1K: Tensor,
     fresh_BT21K: Tensor,
     memory_BM21K: Tensor,
@@ -53,7 +53,7 @@ def _read(  # noqa: PLR0913  all but four are keyword-only
     reach: int,
     uneven: bool,
 ) -> Tensor:
-    """One head without gradients: torch's own kernel, a few queries and their keys at a time."""
+    """One head without gradients: torch's kernel, a few queries and their keys at a time."""
     segment, memory = query_BT1K.size(1), memory_BM21K.size(1)
     entries_BS21K = torch.cat([memory_BM21K.to(fresh_BT21K.dtype), fresh_BT21K], dim=1)
     query_B1TK = query_BT1K.transpose(1, 2).to(fresh_BT21K.dtype)
@@ -64,7 +64,7 @@ def _read(  # noqa: PLR0913  all but four are keyword-only
         seen = slice(max(0, memory + start - reach), memory + end)
         bias = _bias(edge, end - start, seen.stop - seen.start)
         if uneven:
-            bias = _only_there(bias, edge.first_B - seen.start)
+            bias = _mask_invalid(bias, edge.first_B - seen.start)
         mixed.append(
             F.scaled_dot_product_attention(
                 query_B1TK[:, :, start:end],
@@ -77,16 +77,16 @@ def _read(  # noqa: PLR0913  all but four are keyword-only
 
 
 def _bias(edge: Edge, queries: int, keys: int) -> Tensor:
-    """log m of the last keys' own queries (T, S), -inf ahead of them.
+    """Return log m (T, S) for the queries of the last keys, -inf for the future.
 
-    It depends on distances alone, so one row of them is laid out, a step further for each query.
+    It depends on distances only, so one row of them is computed and shifted for each query.
     """
     distance = torch.arange(keys - 1, -queries, -1, device=edge.span_H.device)
     inside = ((edge.ramp + edge.span_H - distance) / edge.ramp).clamp(0, 1) * (distance >= 0)
     return inside.log().unfold(0, keys, 1).flip(0)
 
 
-def _only_there(bias_TS: Tensor, first_B: Tensor) -> Tensor:
-    """The same for each lane (B, 1, T, S), without what lies before its first entry."""
+def _mask_invalid(bias_TS: Tensor, first_B: Tensor) -> Tensor:
+    """Return the bias of each lane (B, 1, T, S), -inf before its first valid entry."""
     key_S = torch.arange(bias_TS.size(1), device=bias_TS.device)
     return bias_TS.masked_fill((key_S < first_B[:, None])[:, None, None], -torch.inf)

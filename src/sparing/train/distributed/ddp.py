@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sparing.errors import UserError
 from sparing.host_copy import AsyncHostCopy
 from sparing.launch import Launch
-from sparing.models.api import State, lanes, lengthened
+from sparing.models.api import State, pad_length, select_lanes
 from sparing.train.config import Reduction
 from sparing.train.distributed.world import SegmentLoss, World, WorldConfig
 from sparing.train.stopping import Clock, Stop
@@ -43,7 +43,7 @@ class DDPWorld(World):
             loss,
             bucket_cap_mb=1 + math.ceil(size_bytes / 2**20),
             gradient_as_bucket_view=True,
-            find_unused_parameters=loss.model.idle(),
+            find_unused_parameters=loss.model.has_unused_parameters(),
             **buffers,
         )
         ddp.register_comm_hook(self.config.reduction, all_reduce_hook)
@@ -87,7 +87,7 @@ class DDPWorld(World):
         lengths = torch.tensor([t.size(1) if t.ndim > 1 else 0 for t in state.values()])
         dist.all_reduce(lengths, dist.ReduceOp.MAX)
         return {
-            name: torch.cat(self.gather(lengthened(tensor.cpu(), length)))
+            name: torch.cat(self.gather(pad_length(tensor.cpu(), length)))
             for (name, tensor), length in zip(state.items(), lengths.tolist(), strict=True)
         }
 
@@ -97,7 +97,7 @@ class DDPWorld(World):
             return {}
         batch = len(next(iter(state.values())))
         local = self.lanes(batch)
-        return lanes(state, slice(local.start, local.stop))
+        return select_lanes(state, slice(local.start, local.stop))
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """See `World`; sent as bytes, which every backend supports for every dtype."""

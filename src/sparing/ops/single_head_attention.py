@@ -1,5 +1,8 @@
-"""The definition, in plain torch. Head widths above 256 exclude the fused kernels of SDPA, so two
-matrix products around a softmax are also the fast way on today's GPUs."""
+"""Causal attention of one wide head over memory and the current segment.
+
+Axes: B batch, T segment, S = memory + T keys, D width. SDPA's fused kernels do not support head
+widths above 256, so two matrix products around a softmax are also the fast form on today's GPUs.
+"""
 
 import torch
 from torch import Tensor
@@ -15,7 +18,11 @@ def single_head_attention(
     seen_B: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """See the package's docstring."""
+    """Query t sees the S - T memory slots and positions up to t of its own segment.
+
+    With `seen` only that many newest slots of a lane's memory are valid. Scores are scaled by
+    1/sqrt(D). `dropout` acts on the attention weights.
+    """
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     if query_BTD.size(1) > 1:
         scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
@@ -26,13 +33,13 @@ def single_head_attention(
 
 
 def attention_weights(query_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
-    """The weights themselves (B, T, S): what the head looks at."""
+    """Return the attention weights (B, T, S)."""
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     return torch.softmax(scores_BTS.masked_fill(_future(scores_BTS), float("-inf")), dim=-1)
 
 
 def _absent(scores_BTS: Tensor, seen_B: Tensor) -> Tensor:
-    """Slots (B, 1, S) from before a lane began."""
+    """Return the slots (B, 1, S) from before a lane's first token."""
     _, segment, keys = scores_BTS.shape
     first_B11 = (keys - segment - seen_B)[:, None, None]
     return torch.arange(keys, device=scores_BTS.device) < first_B11

@@ -1,8 +1,6 @@
-"""The same in log2(T) passes: runs of 1, 2, 4, ... steps are composed pairwise (Hillis and Steele).
+"""The elementwise recurrence c_t = f_t * c_{t-1} + (1 - f_t) * z_t of QRNN and similar layers.
 
-Composing (a, b) means c -> a c + b. Every a is a product of gates in [0, 1], so nothing overflows
-and no logarithm is needed. The gradient of the cells is the same recurrence backwards in time, so
-nothing of the passes is kept for it.
+Axes: B batch, T segment, D width. The formulas and gradients are in gated_scan.md.
 """
 
 from typing import Any
@@ -13,7 +11,28 @@ from torch.autograd.function import once_differentiable
 
 
 def gated_scan(forget_BTD: Tensor, candidate_BTD: Tensor, initial_BD: Tensor) -> Tensor:
-    """See the package's docstring."""
+    """Return all cells c_1 .. c_T, given c_0 and forget gates in [0, 1]."""
+    # A few steps are cheaper one by one than in log2(T) passes over everything.
+    scan = reference if forget_BTD.size(1) <= 4 else doubling
+    return scan(forget_BTD, candidate_BTD, initial_BD)
+
+
+def reference(forget_BTD: Tensor, candidate_BTD: Tensor, initial_BD: Tensor) -> Tensor:
+    """The definition of `gated_scan`: one step after the other."""
+    cell_BD, cells = initial_BD, []
+    for forget_BD, candidate_BD in zip(forget_BTD.unbind(1), candidate_BTD.unbind(1), strict=True):
+        cell_BD = forget_BD * cell_BD + (1 - forget_BD) * candidate_BD
+        cells.append(cell_BD)
+    return torch.stack(cells, dim=1)
+
+
+def doubling(forget_BTD: Tensor, candidate_BTD: Tensor, initial_BD: Tensor) -> Tensor:
+    """`gated_scan` in log2(T) passes: runs of 1, 2, 4, ... steps are composed (Hillis and Steele).
+
+    A step is c -> a c + b. Every a is a product of gates in [0, 1], so nothing overflows and no
+    logarithm is needed. The gradient of the cells is the same recurrence backwards in time, so
+    nothing of the passes is stored for it.
+    """
     cells_BTD: Tensor = _Scan.apply(forget_BTD, candidate_BTD, initial_BD)  # type: ignore[no-untyped-call]  # torch has no types for it
     return cells_BTD
 
@@ -23,7 +42,7 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, forget_BTD: Tensor, candidate_BTD: Tensor, initial_BD: Tensor) -> Tensor:
         offset_BTD = (1 - forget_BTD) * candidate_BTD
         offset_BTD[:, 0] += forget_BTD[:, 0] * initial_BD
-        cells_BTD = composed(forget_BTD, offset_BTD)
+        cells_BTD = compose(forget_BTD, offset_BTD)
         ctx.save_for_backward(forget_BTD, candidate_BTD, initial_BD, cells_BTD)
         return cells_BTD
 
@@ -33,14 +52,14 @@ class _Scan(torch.autograd.Function):
         forget_BTD, candidate_BTD, initial_BD, cells_BTD = ctx.saved_tensors
         # d_t = grad_t + f_{t+1} d_{t+1}; the first factor of a run multiplies nothing.
         later_BTD = forget_BTD.roll(-1, dims=1).flip(1)
-        d_BTD = composed(later_BTD, grad_BTD.flip(1)).flip(1)
+        d_BTD = compose(later_BTD, grad_BTD.flip(1)).flip(1)
         before_BTD = torch.cat([initial_BD[:, None], cells_BTD[:, :-1]], dim=1)
         to_forget_BTD = d_BTD * (before_BTD - candidate_BTD)
         return to_forget_BTD, d_BTD * (1 - forget_BTD), d_BTD[:, 0] * forget_BTD[:, 0]
 
 
-def composed(factor_BTD: Tensor, offset_BTD: Tensor) -> Tensor:
-    """All c_t = factor_t c_{t-1} + offset_t from c_0 = 0."""
+def compose(factor_BTD: Tensor, offset_BTD: Tensor) -> Tensor:
+    """Return all c_t = factor_t c_{t-1} + offset_t from c_0 = 0."""
     reach, segment = 1, factor_BTD.size(1)
     while reach < segment:
         later_BTD = factor_BTD[:, reach:]

@@ -1,9 +1,10 @@
-"""The same with a gradient written out, so that each weight's is one product over all positions.
+"""The multiplicative LSTM's recurrence (arXiv:1609.07959).
 
-A recorded loop would add up T gradients of the size of the weights, in the weights' precision.
+Axes: B batch, T segment, D width, G = 4 D gates in the order input, forget, output, candidate.
+The formulas and gradients are in mlstm.md.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,59 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def mlstm(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """See the package's docstring."""
+class MLSTMInputs(NamedTuple):
+    """The inputs of one segment."""
+
+    factor_BTD: Tensor
+    """The input's factor of the intermediate vector, W_mx x."""
+    gates_BTG: Tensor
+    """The input's part of the gates, W_hx x + b."""
+    w_factor_DD: Tensor
+    """W_mh: from the hidden vector to its own factor."""
+    w_gates_GD: Tensor
+    """W_hm: from the intermediate vector to the gates."""
+    hidden_BD: Tensor
+    cell_BD: Tensor
+    mask_BD: Tensor
+    """Multiplies every hidden vector before it is output and fed back; ones for no dropout."""
+
+
+def mlstm(inputs: MLSTMInputs) -> tuple[Tensor, Tensor]:
+    """Return hidden vectors of every position (B, T, D) and the last cell (B, D).
+
+    Products are computed in the dtype of the weights, everything else in that of the cell.
+    """
+    return batched(*inputs) if torch.is_grad_enabled() else reference(*inputs)
+
+
+def reference(  # noqa: PLR0913  named in MLSTMInputs
+    factor_BTD: Tensor,
+    gates_BTG: Tensor,
+    w_factor_DD: Tensor,
+    w_gates_GD: Tensor,
+    hidden_BD: Tensor,
+    cell_BD: Tensor,
+    mask_BD: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The definition of `mlstm`: one step after the other."""
+    hiddens, low, wide = [], w_gates_GD.dtype, cell_BD.dtype
+    for factor_BD, gates_BG in zip(factor_BTD.unbind(1), gates_BTG.unbind(1), strict=True):
+        middle_BD = factor_BD * F.linear(hidden_BD.to(low), w_factor_DD)
+        gates_BG = gates_BG + F.linear(middle_BD.to(low), w_gates_GD)
+        i, f, o, candidate = gates_BG.to(wide).chunk(4, dim=-1)
+        cell_BD = torch.sigmoid(f) * cell_BD + torch.sigmoid(i) * torch.tanh(candidate)
+        hidden_BD = torch.sigmoid(o) * torch.tanh(cell_BD) * mask_BD
+        hiddens.append(hidden_BD)
+    return torch.stack(hiddens, dim=1), cell_BD
+
+
+def batched(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """`mlstm` with an explicit gradient, in which each weight's is one product over all positions.
+
+    Autograd would add up T gradients of the size of the weights, in the weights' precision.
+    """
     kind = inputs[0].device.type
-    # Precisions are chosen by hand below; autocast would cast the weights anew at every position.
+    # Precisions are explicit below; autocast would cast the weights again at every position.
     with torch.autocast(kind, enabled=False):
         found: tuple[Tensor, Tensor] = _Recurrence.apply(*inputs)  # type: ignore[no-untyped-call]  # torch has no types for it
     return found
@@ -27,7 +77,7 @@ class _Recurrence(torch.autograd.Function):
         made: list[tuple[Tensor, ...]] = []
         for factor_BD, gates_BG in zip(factor_BTD.unbind(1), gates_BTG.unbind(1), strict=True):
             middle_BD = factor_BD * _times(hidden_BD, w_factor_DD)
-            active_BG = _activated((gates_BG + _times(middle_BD, w_gates_GD)).to(cell_BD.dtype))
+            active_BG = _activate((gates_BG + _times(middle_BD, w_gates_GD)).to(cell_BD.dtype))
             i, f, o, candidate = active_BG.chunk(4, dim=-1)
             cell_BD = f * cell_BD + i * candidate
             hidden_BD = o * torch.tanh(cell_BD) * mask_BD
@@ -42,7 +92,7 @@ class _Recurrence(torch.autograd.Function):
         saved = ctx.saved_tensors
         factor_BTD, _, w_factor_DD, w_gates_GD, first_BD, *_, hiddens_BTD, _, _, middles_BTD = saved
         before_BTD = torch.cat([first_BD[:, None].to(hiddens_BTD), hiddens_BTD[:, :-1]], dim=1)
-        to_gates_BTG, to_middle_BTD, *to_state = _backwards(saved, grad_BTD, grad_cell_BD)
+        to_gates_BTG, to_middle_BTD, *to_state = _run_backward(saved, grad_BTD, grad_cell_BD)
         return (
             to_middle_BTD * _times(before_BTD, w_factor_DD),
             to_gates_BTG,
@@ -53,10 +103,10 @@ class _Recurrence(torch.autograd.Function):
         )
 
 
-def _backwards(
+def _run_backward(
     saved: tuple[Tensor, ...], grad_BTD: Tensor, to_cell_BD: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of gates and intermediate vectors at all positions, and of the first state."""
+    """Return gradients of gates, intermediate vectors and the first state."""
     factor_BTD, _, w_factor_DD, w_gates_GD, _, first_BD, mask_BD, _, cells_BTD, active_BTG, _ = (
         saved
     )
@@ -84,7 +134,7 @@ def _backwards(
     return to_gates_BTG, to_middle_BTD, to_hidden_BD, to_cell_BD
 
 
-def _activated(gates_BG: Tensor) -> Tensor:
+def _activate(gates_BG: Tensor) -> Tensor:
     edge = gates_BG.size(-1) // 4 * 3
     return torch.cat([torch.sigmoid(gates_BG[:, :edge]), torch.tanh(gates_BG[:, edge:])], dim=-1)
 

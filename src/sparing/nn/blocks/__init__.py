@@ -1,1 +1,0 @@
-"""Residual branches that can be stacked in any order; one file per kind."""
