@@ -86,13 +86,13 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
         training.scale.value, training.scale.good_steps = scale
     cursor["cursor"] = Cursor(*cursor["cursor"])
     training.counters = Counters(**cursor)
-    evaluate_streams = {
+    carried = {
         name.removeprefix("state."): tensor
         for name, tensor in saved.items()
         if name.startswith("state.")
     }
     device = training.hardware.device
-    local = training.world.scatter_state(evaluate_streams)
+    local = training.world.scatter_state(carried)
     training.state = {name: tensor.to(device) for name, tensor in local.items()}
     _restore_rng(training, saved)
 

@@ -63,13 +63,11 @@ def compute_gradients(
         chosen = slice(index * rows, (index + 1) * rows)
         inputs_BT, targets_BT = segment.inputs_BT[chosen], segment.targets_BT[chosen]
         # An unsplit state is passed as it is: slices would make the model copy its memory.
-        evaluate_streams = (
-            training.state if micro_batches == 1 else select_lanes(training.state, chosen)
-        )
+        carried = training.state if micro_batches == 1 else select_lanes(training.state, chosen)
         last = index == micro_batches - 1
         with training.world.grad_sync(training.loss, last=last):
             with training.hardware.autocast():
-                nats, state, penalty = training.loss(inputs_BT, targets_BT, evaluate_streams)
+                nats, state, penalty = training.loss(inputs_BT, targets_BT, carried)
             # Each micro-batch adds its share of the mean over the whole segment and all
             # processes, so the number of micro-batches does not change the gradients.
             loss = nats / segment.count + penalty / (micro_batches * training.world.size)
