@@ -74,7 +74,7 @@ def test_text_becomes_what_matplotlib_can_draw(tmp_path: Path) -> None:
     figure.add_subplot().plot([1], label=legend_name("_hidden"))
     figure.legend()
     save_figure(figure, tmp_path / "a.png")
-    assert [text.get_text() for text in figure.legends[0].text_sha256] == [" _hidden"]
+    assert [text.get_text() for text in figure.legends[0].texts] == [" _hidden"]
 
 
 def test_long_text_is_cut_in_the_middle_and_wrapped() -> None:

@@ -23,7 +23,7 @@ def test_labels_avoid_lines_points_and_each_other() -> None:
     )
     figure.draw_without_rendering()
     # Without the threads, which annotations count in.
-    first, other = (Text.get_window_extent(text) for text in axes.text_sha256)
+    first, other = (Text.get_window_extent(text) for text in axes.texts)
     assert not first.overlaps(other)
     for place in (first, other):
         for x, y in ((0.5, 0.5), (0.3, 0.5)):
@@ -36,7 +36,7 @@ def test_without_space_a_label_is_still_drawn() -> None:
     write_labels(
         figure.add_subplot(), [Label("far too many words for so little paper", (0.5, 0.5), "k")]
     )
-    assert len(figure.axes[0].text_sha256) == 1
+    assert len(figure.axes[0].texts) == 1
 
 
 def test_a_box_counts_the_points_inside_it() -> None:

@@ -95,13 +95,13 @@ def test_no_label_lies_on_another_or_on_anything_drawn(tmp_path: Path, minutes: 
     save_figure(figure, tmp_path / "a.png")
     (axes,) = figure.axes
     # Without the thread, which an annotation counts in.
-    places = {text.get_text(): Text.get_window_extent(text) for text in axes.text_sha256}
+    places = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
     assert len(places) == 6 + len(PUBLISHED)
     for first, second in combinations(places, 2):
         assert not places[first].overlaps(places[second]), (first, second)
     frame, paper = axes.get_window_extent(), figure.bbox
     assert all(place.x0 >= frame.x0 and place.x1 <= paper.x1 for place in places.values())
-    assert all(text.get_bbox_patch() is None for text in axes.text_sha256)
+    assert all(text.get_bbox_patch() is None for text in axes.texts)
     for line in axes.lines:
         data: Any = line.get_xydata()
         path = Path2D(line.get_transform().transform(data))

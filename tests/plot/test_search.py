@@ -57,7 +57,7 @@ def test_the_largest_entry_of_each_block_is_written_out(
 ) -> None:
     figure = draw_pi(FRAME, "a search", "its origin")
     (axes,) = figure.axes
-    written = {tuple(text.get_position()): text.get_text() for text in axes.text_sha256}
+    written = {tuple(text.get_position()): text.get_text() for text in axes.texts}
     assert written == {(0, 0): "0.70", (1, 2): "0.60", (2, 1): "0.75"}
     said = words(figure)
     assert "Transformer-XL attention" in said

@@ -16,7 +16,7 @@ from torch import Tensor
 from sparing.device import is_out_of_memory
 from sparing.models.api import Output, State
 from sparing.models.sha_rnn import SHARNN
-from sparing.models.stack.config import StackConfig
+from sparing.models.stack.config import StackConfig, WindowedAttentionConfig
 from sparing.models.stack.model import Stack
 from sparing.train.state import LossScale, Training
 from sparing.train.step import OutOfMemoryError, compute_gradients, train_step, update_weights
@@ -57,7 +57,8 @@ def test_micro_batches_change_no_gradient_and_no_state(
 def test_a_memory_is_copied_only_with_several_micro_batches(
     micro_batches: int, buffers: int
 ) -> None:
-    config = StackConfig(vocab_size=7, pattern="a", dim=8, heads=1, head_dim=8, span_limit=200)
+    windowed = WindowedAttentionConfig(heads=1, head_dim=8, span_limit=200)
+    config = StackConfig(vocab_size=7, pattern="a", dim=8, windowed=windowed)
     training = toy_training(Stack(config))
     memories = []
     for segment in itertools.islice(training.stream.segments(), 3):

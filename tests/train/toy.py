@@ -17,7 +17,12 @@ from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.sha_rnn import SHARNN, SHARNNConfig
-from sparing.models.stack.config import StackConfig
+from sparing.models.stack.config import (
+    FeedForwardConfig,
+    MTPConfig,
+    StackConfig,
+    WindowedAttentionConfig,
+)
 from sparing.models.stack.model import Stack
 from sparing.train import journal
 from sparing.train.checkpoint import Checkpoint
@@ -47,14 +52,11 @@ STACK = StackConfig(
     pattern="[l f a]",
     rounds=2,
     dim=8,
-    heads=2,
-    head_dim=4,
-    ff_dim=16,
-    span_limit=64,
-    span_starts=(4.0, 12.0),
-    ramp=4,
-    key_shift=True,
-    mtp=1,
+    feedforward=FeedForwardConfig(dim=16),
+    windowed=WindowedAttentionConfig(
+        heads=2, head_dim=4, span_limit=64, span_starts=(4.0, 12.0), ramp=4, key_shift=True
+    ),
+    mtp=MTPConfig(tokens=1),
 )
 
 
