@@ -26,6 +26,7 @@ FUNCTIONS_WITH_ONE_MEANING = {
     "with_settings": "as to_json",
     "forward": "what every ops/*/kernels.py launches",
     "backward": "as forward",
+    "reference": "the definition of an op that has one module",
 }
 """Functions that several modules may define, because they all do the same thing."""
 SETTINGS_WITH_ONE_MEANING = {
@@ -44,23 +45,6 @@ RETIRED = {
     "wish": "options", "diaries": "journals", "racers": "entries", "mend": "fix",
 }  # fmt: skip
 """Words of the first versions of this code, and what it says now."""
-
-
-# TEMPORARY, to be emptied by the integrator: names in files that others are renaming right now.
-PENDING_CLASSES = {"Attend", "Block", "FeedForward"}
-PENDING_FUNCTIONS = {
-    "append", "by_distance", "cost", "counted", "distances", "fingerprint", "grouped",
-    "interleaved", "kept", "measured", "read", "report", "sample", "save", "settle", "spread",
-    "windowed",
-}  # fmt: skip
-PENDING_SETTINGS = {"hold", "patience", "warmup"}
-PENDING_FILES = {
-    "cli/bench.py", "device.py", "models/supernet/model.py", "nn/attention/windowed.py",
-    "nn/head.py", "runs/callbacks.py", "runs/train.py", "search/derive.py", "search/run.py",
-    "train/capture.py", "train/checkpoint.py", "train/distributed/ddp.py", "train/loop.py",
-    "train/optim/averaging.py", "train/optim/state.py", "train/recovery.py", "train/state.py",
-}  # fmt: skip
-"""Files that still have retired words."""
 
 
 def definitions(kind: type[ast.AST]) -> dict[str, list[str]]:
@@ -91,9 +75,7 @@ def of_one_op(modules: list[str]) -> bool:
 
 def test_no_two_public_classes_share_a_name() -> None:
     found = {
-        name: modules
-        for name, modules in definitions(ast.ClassDef).items()
-        if len(modules) > 1 and name not in PENDING_CLASSES
+        name: modules for name, modules in definitions(ast.ClassDef).items() if len(modules) > 1
     }
     assert found == {}
 
@@ -106,7 +88,7 @@ def test_no_two_public_functions_share_a_name() -> None:
         for name, every in definitions(ast.FunctionDef).items()
         if len(modules := [module for module in every if (module, name) not in commands]) > 1
         and not of_one_op(modules)
-        and name not in PENDING_FUNCTIONS | FUNCTIONS_WITH_ONE_MEANING.keys()
+        and name not in FUNCTIONS_WITH_ONE_MEANING
     }
     assert found == {}
 
@@ -123,7 +105,7 @@ def test_no_setting_has_two_meanings() -> None:
         for name in groups
         if len(types[name]) > 1 or (len(groups[name]) > 1 and name not in SETTINGS_WITH_ONE_MEANING)
     }
-    assert found - PENDING_SETTINGS == set()
+    assert found == set()
 
 
 def settings() -> Iterator[tuple[str, str]]:
@@ -160,7 +142,6 @@ def test_a_training_is_never_called_a_run() -> None:
     found = {
         f"{path}: {node.arg}"
         for path, tree in TREES.items()
-        if path not in PENDING_FILES
         for node in ast.walk(tree)
         if isinstance(node, ast.arg)
         and isinstance(node.annotation, ast.Name)
@@ -174,7 +155,6 @@ def test_retired_words_do_not_come_back() -> None:
     found = {
         f"{path}: {name}"
         for path, tree in TREES.items()
-        if path not in PENDING_FILES
         for name in identifiers(tree)
         if not RETIRED.keys().isdisjoint(re.findall(r"[a-z]+", snake_case(name)))
     }

@@ -156,7 +156,7 @@ def test_the_wide_set_of_candidates_works_end_to_end(
     out = tmp_path / "wide"
     said = sparing(
         "search", "toy_par_search", "--data", corpus, "--out", out, "--quiet", "--json",
-        *words(*wide, "model.search.sampling=single-path", "model.search.hold=3"),
+        *words(*wide, "model.search.sampling=single-path", "model.search.resample_every=3"),
     )  # fmt: skip
     assert said.status == 0, said.err
     assert set(said.json()["pattern"]) <= set("lsaxgbf")

@@ -31,20 +31,20 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_commit_of_a_project_it_is_installed_in_is_not_ours(theirs: Path) -> None:
-    assert provenance.commit() is None
+    assert provenance.current_commit() is None
 
 
 def test_code_under_version_control_reports_its_commit_and_changes(theirs: Path) -> None:
     git(theirs, "add", "-f", "lib/provenance.py")
     git(theirs, "commit", "-q", "-m", "ours")
     head = git(theirs, "rev-parse", "--short=12", "HEAD")
-    assert provenance.commit() == head
+    assert provenance.current_commit() == head
     (theirs / "lib" / "provenance.py").write_text("# changed\n")
-    assert provenance.commit() == f"{head}+changes"
+    assert provenance.current_commit() == f"{head}+changes"
 
 
 def test_the_environment_variable_comes_first(
     theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARING_COMMIT", "c0ffee")
-    assert provenance.commit() == "c0ffee"
+    assert provenance.current_commit() == "c0ffee"

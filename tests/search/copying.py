@@ -51,7 +51,9 @@ def search(folder: Path, seed: int, steps: int = 1000) -> str:
         relative=RelativeAttentionConfig(heads=2, head_dim=16, memory=16),
         feedforward=FeedForwardConfig(dim=8),
         embedding_skip=False,
-        search=SearchConfig(tau_end=0.3, warmup=0.3, costs=(5.0, 1.0, 0.0), budget=1.3, price=0.05),
+        search=SearchConfig(
+            tau_end=0.3, weights_only=0.3, costs=(5.0, 1.0, 0.0), budget=1.3, price=0.05
+        ),
     )
     model = Supernet(config)
     run = Training(

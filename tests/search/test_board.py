@@ -31,7 +31,7 @@ def board_options(seeds: int = 1, random_networks: int = 0) -> BoardOptions:
 
 
 def test_a_board_has_searched_networks_rules_and_random_networks(tmp_path: Path) -> None:
-    start = "xfxfxfxfxfxf"
+    start = "model.pattern=xfxfxfxfxfxf"
     folders = [
         searched_run(tmp_path / "a", "xffffffxffff", start),
         searched_run(tmp_path / "b", "fxfffiffxfff", start),
@@ -51,7 +51,7 @@ def test_a_board_has_searched_networks_rules_and_random_networks(tmp_path: Path)
 
 
 def test_no_rule_is_a_block_short_if_the_depth_is_odd(tmp_path: Path) -> None:
-    folder = searched_run(tmp_path / "run", "ffxffff", pattern="xfxfxff")
+    folder = searched_run(tmp_path / "run", "ffxffff", "model.pattern=xfxfxff")
     found = list_networks([folder], COSTS, 0)
     assert {"baseline", "interleaved", "par", "sandwich"} <= {network.name for network in found}
     assert {len(network.pattern) for network in found} == {7}
@@ -61,8 +61,8 @@ def test_random_networks_cost_what_the_searched_one_costs_where_it_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the search, dense blocks cost more than attention; in the board's shape, less."""
-    settings = {"costs": (1.0, 3.0, 0.0), "budget": 1.5}
-    folder = searched_run(tmp_path / "search", "xffffffx", pattern="xfxfxfxf", **settings)
+    settings = ["model.search.costs=1,3,0", "model.search.budget=1.5"]
+    folder = searched_run(tmp_path / "search", "xffffffx", "model.pattern=xfxfxfxf", *settings)
     here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
     monkeypatch.setattr(module, "prices", lambda *_: here)
     monkeypatch.setattr(module, "timed_patterns", lambda _, all, *__: dict.fromkeys(all, 1.0))

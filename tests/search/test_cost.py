@@ -20,7 +20,7 @@ from sparing.search.cost import (
     cost_table,
     fit_costs,
     prices,
-    sample,
+    sample_stacks,
     timed_patterns,
 )
 
@@ -80,7 +80,7 @@ def test_times_are_measured_in_three_regimes_and_kept(
 
 def test_costs_that_add_up_are_found_exactly() -> None:
     true = {"x": 3.0, "f": 1.25, "l": 0.5, "i": 0.0}
-    patterns = sample("filx", 6)
+    patterns = sample_stacks("filx", 6)
     assert all(len(pattern) == 6 for pattern in patterns)
     times = {pattern: 2.0 + sum(true[letter] for letter in pattern) for pattern in patterns}
     fixed, each = fit_costs(times, "flx")
@@ -121,7 +121,7 @@ def test_additivity_predicts_stacks_from_others(monkeypatch: pytest.MonkeyPatch)
         return each | {"xxff": 2 * each["xxff"]}
 
     monkeypatch.setattr(cost, "timed_patterns", times)
-    known = cost.sample("fix", 4)
+    known = cost.sample_stacks("fix", 4)
     fresh = [p for p in ("xxff", "iiii", "xxxx", "ffff") if p not in known]
     found = additivity(small_search(), "xfi", [*fresh, *known], CPU)
     assert [row["pattern"] for row in found["stacks"]] == fresh

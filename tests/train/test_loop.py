@@ -326,7 +326,7 @@ def test_the_model_is_called_before_every_step_and_may_end_training(tmp_path: Pa
             self.heard.append((step, share))
 
         @property
-        def settled(self) -> bool:
+        def converged(self) -> bool:
             return len(self.heard) == 5
 
     training = toy_training(Attentive(MODEL))

@@ -16,7 +16,7 @@ from sparing.launch import current_launch
 def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
     """A record to store beside results."""
     return {
-        "commit": commit(),
+        "commit": current_commit(),
         "versions": {name: _version(name) for name in ("sparing", "torch", "numpy", "triton")},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -35,7 +35,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def commit() -> str | None:
+def current_commit() -> str | None:
     """The commit of the running code, with `+changes` if files differ from it.
 
     Without a repository (in an image, on a GPU machine) it is taken from SPARING_COMMIT.

@@ -119,7 +119,7 @@ def additivity(
     run: RunConfig[StackConfig], letters: str, patterns: Sequence[str], hardware: Hardware
 ) -> dict[str, Any]:
     """Training time of stacks as measured and as predicted from other stacks."""
-    known = sample("".join(sorted(set(letters))), len(run.model.letters))
+    known = sample_stacks("".join(sorted(set(letters))), len(run.model.letters))
     fresh = [pattern for pattern in dict.fromkeys(patterns) if pattern not in known]
     if not fresh:
         raise UserError("no stacks are left to check the sum on; ask for more of them")
@@ -160,13 +160,13 @@ def _table(
     run: RunConfig[StackConfig], letters: str, hardware: Hardware, regime: Regime
 ) -> dict[str, Any]:
     others = sorted(set(letters) - {IDENTITY})
-    patterns = sample("".join(sorted(set(letters))), len(run.model.letters))
+    patterns = sample_stacks("".join(sorted(set(letters))), len(run.model.letters))
     fixed, each = fit_costs(timed_patterns(run, patterns, hardware, regime), others)
     free = {IDENTITY: 0.0} if IDENTITY in letters else {}
     return {"fixed_ms": fixed, "blocks_ms": {**each, **free}}
 
 
-def sample(letters: str, slots: int, seed: int = 0) -> list[str]:
+def sample_stacks(letters: str, slots: int, seed: int = 0) -> list[str]:
     """Stacks from which the costs of candidates are fitted: rich in each of them, and random."""
     draw, found = random.Random(seed), []
     for letter in [*(RICH * letters), *(RANDOM * [""])]:

@@ -77,8 +77,8 @@ def _last_in_journal(folder: RunFolder) -> list[dict[str, float]]:
     """The last probabilities in the journal, slot by slot; empty where it has none."""
     if not folder.metrics.exists():
         return []
-    (diary,) = read_journals([folder.path])
-    if not (every := read_frames(diary)):
+    (history,) = read_journals([folder.path])
+    if not (every := read_frames(history)):
         return []
     last, steps = every[-1], _steps(folder)
     if steps is None:

@@ -161,22 +161,24 @@ def conclude(folder: RunFolder) -> dict[str, Any]:
     if (share := share_of_baseline(c, pattern)) is not None:
         found["cost"] = share
     if folder.metrics.exists():
-        (diary,) = read_journals([folder.path])
-        found["calm_since_step"] = calm_since(read_frames(diary), c.search.stable)
+        (history,) = read_journals([folder.path])
+        found["calm_since_step"] = calm_since(read_frames(history), c.search.stable)
     folder.note_results({"search": found})
     return found
 
 
 def draw(folder: RunFolder, path: Path | None = None, *, svg: bool = False) -> list[Path]:
     """The last matrix, the film of all, and the curves of cooling."""
-    (diary,) = read_journals([folder.path])
-    found = read_frames(diary)
+    (history,) = read_journals([folder.path])
+    found = read_frames(history)
     if not found:
         raise UserError(f"the journal of {folder.path} has no preferences; is it a search?")
     target = path or folder.plots / "pi.png"
-    written = save_figure(draw_pi(found[-1], diary.name, diary.origin), target, svg=svg)
-    written += save_figure(draw_cooling(diary), target.with_stem(f"{target.stem}-cooling"), svg=svg)
-    return [*written, save_animation(diary, target.with_suffix(".gif"))]
+    written = save_figure(draw_pi(found[-1], history.name, history.origin), target, svg=svg)
+    written += save_figure(
+        draw_cooling(history), target.with_stem(f"{target.stem}-cooling"), svg=svg
+    )
+    return [*written, save_animation(history, target.with_suffix(".gif"))]
 
 
 def _price_list(found: Prices) -> str:

@@ -139,7 +139,11 @@ TOY = WithScale(vocab_size=9, pattern="k f k", dim=4)
 
 def test_one_line_makes_a_block_known_to_patterns_and_settings() -> None:
     model = Stack(with_settings(TOY, ["scale.start=0.25"]))
-    assert [type(block).__name__ for block in model.blocks] == ["Scale", "FeedForward", "Scale"]
+    assert [type(block).__name__ for block in model.blocks] == [
+        "Scale",
+        "FeedForwardBlock",
+        "Scale",
+    ]
     assert model.blocks[0].weight_D.tolist() == [0.25] * 4  # type: ignore[union-attr]  # a Scale
     tokens_BT = torch.zeros(1, 3, dtype=torch.int64)
     assert model(tokens_BT, model.initial_state(1)).hidden_BTD.isfinite().all()

@@ -22,7 +22,7 @@ from sparing.models.stack.model import Residual, Stack, compile_groups, mix_embe
 from sparing.nn import recurrent
 from sparing.nn.attention import windowed as span
 from sparing.nn.attention.windowed import WindowedAttentionBlock
-from sparing.nn.state import part
+from sparing.nn.state import select_prefix
 from sparing.plot.context import head_windows
 
 SMALL = [
@@ -104,7 +104,7 @@ def test_after_every_block_the_stream_is_mixed_with_the_embedding() -> None:
     tokens, state = torch.randint(0, 9, (2, 12)), model.initial_state(2)
     first = hidden = F.rms_norm(model.embedding(tokens), (8,))
     for place, block in enumerate(model.blocks):
-        delta, _ = block(hidden, part(state, f"blocks.{place}"))
+        delta, _ = block(hidden, select_prefix(state, f"blocks.{place}"))
         hidden = model.resid_lambdas[place] * (hidden + delta) + model.x0_lambdas[place] * first
     torch.testing.assert_close(model(tokens, state).hidden_BTD, F.rms_norm(hidden, (8,)))
 

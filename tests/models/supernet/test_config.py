@@ -23,8 +23,8 @@ PRICED: dict[str, Any] = {"costs": (3.0, 1.0, 0.0), "fixed_cost": 2.0, "budget":
         ({**PRICED, "budget": 0.1}, "cheapest network"),
         ({**PRICED, "candidates": "xai"}, "none of the candidates"),
         ({"tau_end": 0.0}, "above 0"),
-        ({"warmup": 2.0}, "a share"),
-        ({"hold": 0}, "hold must be at least 1"),
+        ({"weights_only": 2.0}, "a share"),
+        ({"resample_every": 0}, "resample_every must be at least 1"),
         ({"turn": -1}, "turn must be at least 0"),
     ],
 )

@@ -138,7 +138,7 @@ def test_on_a_single_path_an_identity_teaches_its_slot_nothing() -> None:
 
 
 def test_a_single_path_is_held_for_a_window_of_steps() -> None:
-    model, seen = supernet(sampling="single-path", hold=3).train(), []
+    model, seen = supernet(sampling="single-path", resample_every=3).train(), []
     for step in range(9):
         model.before_step(step, 0.0)
         seen.append(model.noise.clone())
@@ -148,7 +148,7 @@ def test_a_single_path_is_held_for_a_window_of_steps() -> None:
 
 
 def test_taking_turns_each_learns_alone_and_from_its_own_lanes() -> None:
-    model = lively(supernet(warmup=0.5, turn=5, held=0.25)).train()
+    model = lively(supernet(weights_only=0.5, turn=5, held=0.25)).train()
     expected = {(0, 0.0): (False, True), (4, 0.4): (False, True)}
     expected |= {(step, 0.6): (False, True) for step in (5, 6, 7, 8)}
     expected[9, 0.6] = (True, False)
@@ -217,7 +217,7 @@ def test_probabilities_are_reported_by_slot_and_letter() -> None:
 
 
 def test_it_converges_when_choices_stay_the_same_and_remembers_it() -> None:
-    model = supernet(check_every=2, patience=2, stable=0.75).train()
+    model = supernet(check_every=2, checks_to_stop=2, stable=0.75).train()
     go(model, range(2))
     assert not model.converged
     prefer(model, "ffxx")
@@ -225,7 +225,7 @@ def test_it_converges_when_choices_stay_the_same_and_remembers_it() -> None:
     assert not model.converged
     go(model, range(6, 8))
     assert model.converged
-    other = supernet(check_every=2, patience=2, stable=0.75)
+    other = supernet(check_every=2, checks_to_stop=2, stable=0.75)
     load_model_tensors(other, model_tensors(model))
     assert other.train().converged
 
@@ -234,7 +234,10 @@ def test_it_converges_when_choices_stay_the_same_and_remembers_it() -> None:
 def test_checks_between_which_no_preference_was_learned_do_not_count(
     check_every: int, checks: list[int]
 ) -> None:
-    model, seen = supernet(check_every=check_every, patience=2, turn=10, warmup=0.01).train(), []
+    model, seen = (
+        supernet(check_every=check_every, checks_to_stop=2, turn=10, weights_only=0.01).train(),
+        [],
+    )
     for step in range(40):
         model.last_choices.fill_(-1)
         go(model, [step])
@@ -254,11 +257,11 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "at once": {**PRICED, "candidates": "xfi"},
     "in turns": {
         "stack": replace(SMALL, pattern="lflf"),
-        "warmup": 0.2,
+        "weights_only": 0.2,
         "turn": 3,
         "candidates": "lfi",
     },
-    "single path": {"sampling": "single-path", "hold": 4, "candidates": "slxgbi"},
+    "single path": {"sampling": "single-path", "resample_every": 4, "candidates": "slxgbi"},
 }
 
 

@@ -50,6 +50,7 @@ def test_the_work_of_a_published_model_is_counted_by_the_stated_formula() -> Non
     model = build_model(replace(run, model=replace(run.model, depth=2)))
     for block in model.blocks:
         block.span.ratio.data.fill_((314 - 32) / 8192)
+    model.refresh()
     d, window = 512, 314
     layer = 4 * d * d + 2 * d * 2048 + 3 * d * window
     assert model.flops_per_token() == 2 * (2 * layer + 205 * d)

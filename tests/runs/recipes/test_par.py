@@ -16,7 +16,7 @@ def test_the_original_s_search_has_the_original_s_settings() -> None:
     assert (m.dim, m.relative.heads, m.relative.head_dim, m.relative.memory) == (128, 4, 32, 16)
     assert (m.feedforward.dim, m.feedforward.activation) == (1024, "relu")
     assert (m.letters, s.candidates, s.sampling) == ("xfxfxf", "xfi", "soft")
-    assert (s.tau_start, s.tau_end, s.warmup, s.turn, m.dropout) == (1.0, 0.1, 0.0, 0, 0.1)
+    assert (s.tau_start, s.tau_end, s.weights_only, s.turn, m.dropout) == (1.0, 0.1, 0.0, 0, 0.1)
     assert (m.vocab_size, m.cutoffs, m.shrink, m.tied) == (12_000, (250, 2500), 4, False)
     assert (run.train.batch, run.train.segment, run.train.epochs) == (32, 32, 20)
     assert (run.optim.name, run.optim.lr, run.schedule.warmup) == ("adam", 1e-4, 4000)

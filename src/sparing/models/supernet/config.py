@@ -16,16 +16,16 @@ class SearchConfig:
     """Letters of the blocks that compete in every slot."""
     sampling: Sampling = "soft"
     """Mix all candidates by weight, run all but use one, or run only one."""
-    hold: int = 1
+    resample_every: int = 1
     """Steps for which the noise, and so a single path, stays the same."""
     tau_start: float = 1.0
     """Temperature of the sampling at the first step."""
     tau_end: float = 0.1
     """Temperature at the last step; it falls geometrically."""
-    warmup: float = 0.0
+    weights_only: float = 0.0
     """Share of the run in which only the weights learn."""
     turn: int = 0
-    """After the warm-up, every `turn`-th step trains the preferences alone, on held-out lanes; 0:
+    """After that, every `turn`-th step trains the preferences alone, on held-out lanes; 0:
     both learn at once from all lanes, as in the original."""
     held: float = 0.2
     """Share of the lanes held out for the preferences where steps take turns."""
@@ -42,7 +42,7 @@ class SearchConfig:
     """How far the price moves per step and unit of excess (dual), or the price itself (hinge)."""
     check_every: int = 0
     """Steps between two checks whether the choices still change; 0: never check."""
-    patience: int = 5
+    checks_to_stop: int = 5
     """Checks in a row without much change after which the search ends."""
     stable: float = 0.75
     """Share of slots whose choice must stay the same for that."""
@@ -52,10 +52,14 @@ class SearchConfig:
             raise ValueError(f"candidates {self.candidates!r} must be two or more different ones")
         if not min(self.tau_start, self.tau_end) > 0:
             raise ValueError("tau_start and tau_end must be above 0")
-        for name, share in (("warmup", self.warmup), ("held", self.held), ("stable", self.stable)):
+        for name, share in (
+            ("weights_only", self.weights_only),
+            ("held", self.held),
+            ("stable", self.stable),
+        ):
             if not 0 <= share <= 1:
                 raise ValueError(f"{name} is a share, from 0 to 1, not {share}")
-        check_at_least(1, hold=self.hold, patience=self.patience)
+        check_at_least(1, resample_every=self.resample_every, checks_to_stop=self.checks_to_stop)
         check_at_least(0, turn=self.turn, check_every=self.check_every)
         if self.costs and len(self.costs) != len(self.candidates):
             count = f"{len(self.costs)} costs for {len(self.candidates)} candidates"

@@ -85,9 +85,9 @@ class Supernet(LanguageModel):
         self.tau = anneal(search.tau_start, search.tau_end, share)
         if self.logits is None:
             return
-        if step % search.hold == 0:
+        if step % search.resample_every == 0:
             self.noise.copy_(gumbel_noise(self.logits))
-        warming = share < search.warmup
+        warming = share < search.weights_only
         logits_only = not warming and search.turn > 0 and (step + 1) % search.turn == 0
         self._trains_logits = logits_only or not (warming or search.turn)
         for name, parameter in self.named_parameters():
@@ -121,7 +121,7 @@ class Supernet(LanguageModel):
         """
         super().train(mode)
         if self.stable_checks.device.type != "meta":
-            enough = int(self.stable_checks) >= self.search.patience
+            enough = int(self.stable_checks) >= self.search.checks_to_stop
             self._converged = self.search.check_every > 0 and enough
         return self
 
@@ -241,7 +241,7 @@ class Supernet(LanguageModel):
         stable = int(self.stable_checks) + 1 if same >= self.search.stable else 0
         self.stable_checks.fill_(stable)
         self.last_choices.copy_(choices)
-        self._converged = stable >= self.search.patience
+        self._converged = stable >= self.search.checks_to_stop
 
     def _slots(self) -> Iterator[MixedBlock]:
         for slot in self.stack.blocks:

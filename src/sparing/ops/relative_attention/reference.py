@@ -32,7 +32,7 @@ def relative_attention(  # noqa: PLR0913  three are keyword-only
     segment, keys = query_BTHK.size(1), keys_BSHK.size(1)
     content_BHTS = torch.einsum("bthk,bshk->bhts", query_BTHK + bias.content_HK, keys_BSHK)
     position_BHTS = torch.einsum("bthk,shk->bhts", query_BTHK + bias.position_HK, positions_SHK)
-    distance_TS = distances(segment, keys, query_BTHK.device)
+    distance_TS = key_distances(segment, keys, query_BTHK.device)
     row_TS = (keys - 1 - distance_TS).clamp(max=keys - 1)
     position_BHTS = position_BHTS.gather(-1, row_TS.expand_as(position_BHTS))
     scores_BHTS = (content_BHTS + position_BHTS) * query_BTHK.size(-1) ** -0.5
@@ -46,7 +46,7 @@ def relative_attention(  # noqa: PLR0913  three are keyword-only
     return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
 
 
-def distances(segment: int, keys: int, device: torch.device) -> Tensor:
+def key_distances(segment: int, keys: int, device: torch.device) -> Tensor:
     """Return the distance from each query (rows) back to each key (columns); the future is < 0."""
     query_T1 = torch.arange(keys - segment, keys, device=device)[:, None]
     return query_T1 - torch.arange(keys, device=device)

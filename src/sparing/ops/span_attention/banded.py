@@ -45,7 +45,7 @@ def span_attention(  # noqa: PLR0913  a public op
     segment, memory = query_BHTK.size(2), keys_BHSK.size(2) - query_BHTK.size(2)
     width = position_KW.size(1)
     query_BHTK = query_BHTK * query_BHTK.size(-1) ** -0.5
-    scores = score_by_distance(query_BHTK, select_window_keys(keys_BHSK, segment, width))
+    scores = band_scores(query_BHTK, select_window_keys(keys_BHSK, segment, width))
     scores = scores + query_BHTK @ position_KW.to(query_BHTK.dtype)
     scores = scores + log_mask(rows(span), distances(width, like=scores), ramp)
     if not zeros and (memory < width or seen_B is not None):
@@ -73,7 +73,7 @@ def select_window_keys(keys_BHSK: Tensor, segment: int, width: int) -> Tensor:
     return F.pad(inner, (0, 0, -first, 0)) if first < 0 else inner
 
 
-def score_by_distance(query_BHTK: Tensor, keys_BHSK: Tensor) -> Tensor:
+def band_scores(query_BHTK: Tensor, keys_BHSK: Tensor) -> Tensor:
     """Return products (B, H, T, W) of query t with keys t .. t + W - 1."""
     scores: Tensor = _ByDistance.apply(query_BHTK, keys_BHSK)  # type: ignore[no-untyped-call]
     return scores

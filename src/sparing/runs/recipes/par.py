@@ -46,7 +46,7 @@ def toy_par_search() -> RunConfig:
             single_head=SingleHeadConfig(memory=64),
             feedforward=FeedForwardConfig(dim=64),
             boom=BoomConfig(dim=64),
-            search=SearchConfig(candidates="lsaxgbfi", tau_end=0.3, warmup=0.2, turn=3),
+            search=SearchConfig(candidates="lsaxgbfi", tau_end=0.3, weights_only=0.2, turn=3),
         ),
         data=DataConfig(corpus="python-stdlib"),
         train=TrainConfig(
@@ -148,7 +148,7 @@ def wikitext2_par_search_muon() -> RunConfig:
     relative = replace(run.model.relative, memory=64)
     model = SupernetConfig.of(
         replace(run.model, relative=relative, dropout_output=0.0),
-        SearchConfig(tau_start=2.0, tau_end=0.2, warmup=0.25, turn=3),
+        SearchConfig(tau_start=2.0, tau_end=0.2, weights_only=0.25, turn=3),
     )
     train = replace(
         run.train, batch=20, segment=64, minutes=35, log_every=20, checkpoint_every=1000,
@@ -177,7 +177,7 @@ def enwik8_par_search() -> RunConfig:
         recipe="enwik8_par_search",
         family="supernet",
         model=SupernetConfig.of(
-            stack.model, SearchConfig(tau_start=2.0, tau_end=0.2, warmup=0.3, turn=3)
+            stack.model, SearchConfig(tau_start=2.0, tau_end=0.2, weights_only=0.3, turn=3)
         ),
         train=replace(stack.train, minutes=4.0, log_every=20),
         # At 0.05 most slots had decided after a hundred noisy steps.
