@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := runs/demo
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo test soak lint format docs bench ship clean
+.PHONY: setup demo check test soak lint format docs bench ship clean
 
 setup: $(READY)
 
@@ -24,6 +24,10 @@ demo: setup
 	$(BIN)/sparing evaluate $(DEMO) --split test
 	$(BIN)/sparing generate $(DEMO) --prompt 'def ' --length 400 --temperature 0.7
 	$(BIN)/sparing plot $(DEMO)
+
+# The fast tier, about two minutes: lint, types, and all tests but the stories
+check: lint
+	$(BIN)/python -m pytest -m 'not story and not soak and not gpu' -n 2
 
 test: setup
 	$(BIN)/python -m pytest -m 'not soak and not gpu' -n 2

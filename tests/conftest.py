@@ -4,7 +4,9 @@ Without a GPU, Triton's kernels run as plain Python; triton reads that variable 
 """
 
 import os
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +17,21 @@ if not torch.cuda.is_available():
 # A busy machine makes every example slow; a test must not fail for that.
 settings.register_profile("sparing", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sparing")
+
+TESTS = Path(__file__).parent
+STORIES = (
+    "cli/", "experiments/", "train/distributed/", "bench/", "search/test_run.py",
+    "search/test_board.py", "runs/test_kill.py", "runs/test_torchrun.py", "test_examples.py",
+    "test_printed_programs.py",
+)  # fmt: skip
+"""Tests that start commands or processes, or train for seconds."""
+COMPILES = ("compile", "serves_all_groups", "does_not_fit_is_split")
+"""Words in the names of tests that compile for seconds."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tier: `make check` leaves it out, `make test` runs it."""
+    for item in items:
+        path = item.path.relative_to(TESTS).as_posix()
+        if path.startswith(STORIES) or any(word in item.name for word in COMPILES):
+            item.add_marker(pytest.mark.story)

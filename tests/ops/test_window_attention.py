@@ -239,11 +239,11 @@ LAST = ("backward_entries",)
     [
         (64, 101_376, "*bf16", ALL),
         (128, 101_376, "*bf16", ALL),
-        (256, 101_376, "*bf16", ALL),
+        pytest.param(256, 101_376, "*bf16", ALL, marks=pytest.mark.soak),
         (256, 232_448, "*bf16", ALL),
         (128, 101_376, "*fp32", LAST),
-        (256, 101_376, "*fp32", LAST),
-        (256, 166_912, "*fp32", LAST),
+        pytest.param(256, 101_376, "*fp32", LAST, marks=pytest.mark.soak),
+        pytest.param(256, 166_912, "*fp32", LAST, marks=pytest.mark.soak),
     ],
 )
 def test_the_kernels_compile_and_fit_into_shared_memory(

@@ -189,7 +189,11 @@ def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize(
     # Of the last, three kinds of groups, and what surrounds an LSTM on either side.
     ("pattern", "kinds"),
-    [("af af af", 1), ("gf af gf a gf", 3), ("lf a lf a f", 3 + 2)],
+    [
+        ("af af af", 1),
+        pytest.param("gf af gf a gf", 3, marks=pytest.mark.soak),
+        ("lf a lf a f", 3 + 2),
+    ],
 )
 def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
     pattern: str, kinds: int, monkeypatch: pytest.MonkeyPatch
