@@ -167,10 +167,10 @@ def test_the_wide_set_of_candidates_works_end_to_end(
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (["search", "quickstart", "--budget", "0.5"], "is no search"),
+        (["search", "quickstart", "--budget", "0.5"], "is not a search"),
         (["search", "toy_par_search", "--budget", "nan"], "share of the baseline's cost"),
         (["search", "toy_par_search", "--budget", "-1"], "share of the baseline's cost"),
-        (["search", "quickstart"], "is no search"),
+        (["search", "quickstart"], "is not a search"),
         (["search"], "name a recipe"),
         (["derive", "nowhere"], "does not exist"),
         (["train", "nowhere.json"], "is missing"),

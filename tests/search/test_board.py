@@ -136,7 +136,7 @@ def test_a_folder_of_another_board_is_refused_by_name(
 @pytest.mark.parametrize("base", ["quickstart", "enwik8_par_search"])
 def test_only_stacks_can_be_on_a_board(tmp_path: Path, base: str) -> None:
     folder = searched_run(tmp_path / "search", "xfxf")
-    with pytest.raises(UserError, match="is no stack"):
+    with pytest.raises(UserError, match="is not a stack"):
         board([folder.path], recipe(base), tmp_path / "board", board_options())
     assert not (tmp_path / "board").exists()
 

@@ -51,7 +51,7 @@ def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:
     run = derive(folder, recipe("wikitext2_par"))
     assert run.model.pattern == "fxff"
     assert run.model.dim == recipe("wikitext2_par").model.dim
-    with pytest.raises(UserError, match="is no stack"):
+    with pytest.raises(UserError, match="is not a stack"):
         derive(folder, recipe("quickstart"))
     into = with_settings(recipe("wikitext2_par"), ["model.pattern=[xf]", "model.rounds=2"])
     with pytest.raises(UserError, match=r"2 times .* set model\.rounds=1"):
@@ -152,7 +152,7 @@ def test_a_run_that_is_no_search_is_refused(tmp_path: Path) -> None:
     stored["family"] = "stack"
     stored["model"] = {"vocab_size": 256, "pattern": "xf"}
     folder.write("config", stored)
-    with pytest.raises(UserError, match="no search"):
+    with pytest.raises(UserError, match="not a search"):
         derive(open_run(tmp_path / "run"))
 
 

@@ -75,7 +75,7 @@ def test_a_budget_below_everything_but_the_blocks_is_refused_with_the_prices() -
 
 
 def test_a_recipe_that_is_no_search_is_refused() -> None:
-    with pytest.raises(UserError, match="no search"):
+    with pytest.raises(UserError, match="not a search"):
         supernet_run(recipe("quickstart"))
 
 

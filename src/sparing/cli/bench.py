@@ -210,7 +210,7 @@ def distributed(
     name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    steps: Annotated[int, typer.Option(help="Steps of each kind to evaluate_case.")] = 12,
+    steps: Annotated[int, typer.Option(help="Steps of each kind to time.")] = 12,
     shard: Annotated[bool, typer.Option("--shard", help="Shard the weights (FSDP).")] = False,
     thread_count: Threads = None,
     target: Device = "auto",

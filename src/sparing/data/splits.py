@@ -31,7 +31,7 @@ def check_source(name: str, source: Path) -> None:
     corpus = CORPORA.get(name)
     if corpus is None or not (corpus.urls or corpus.local_names):
         raise UserError(
-            f"--from takes a copy of a named corpus, and {name} is none; did you mean --data?"
+            f"--from takes a copy of a named corpus, and {name} is not one; did you mean --data?"
         )
     if not source.exists():
         raise UserError(f"--from {source} does not exist")
@@ -208,7 +208,7 @@ def _find_member(corpus: Corpus, files: Mapping[str, bytes], split: str, path: P
     for name in names:
         if name in files:
             return files[name]
-    raise UserError(f"{path} holds no {' or '.join(names)}, so it is no copy of {corpus.name}")
+    raise UserError(f"{path} holds no {' or '.join(names)}, so it is not a copy of {corpus.name}")
 
 
 def _cut_splits(corpus: Corpus, text: bytes, path: Path) -> dict[str, bytes]:

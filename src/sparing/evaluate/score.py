@@ -57,7 +57,7 @@ def score_texts(  # noqa: PLR0913  two are keyword-only
     segment: int = 1024,
     batch: int = 8,
 ) -> list[TextScore]:
-    """TextScore each text independently of the others; results are in the order given."""
+    """Score each text independently of the others; results are in the order given."""
     if min(batch, segment) < 1:
         raise UserError(f"batch {batch} and segment {segment} must be at least 1")
     encoded = [_encode(vocab, text, number) for number, text in enumerate(texts, start=1)]

@@ -33,7 +33,7 @@ def searched(folder: RunFolder) -> SupernetConfig:
     """The settings of a search; a run that is not a search is refused."""
     found = folder.config()
     if not isinstance(found.model, SupernetConfig):
-        raise UserError(f"run {folder.path} is no search but a {found.family}; nothing to derive")
+        raise UserError(f"run {folder.path} is a {found.family}, not a search")
     return found.model
 
 
@@ -124,14 +124,14 @@ def derive(
 def supernet_run(run: RunConfig) -> RunConfig[SupernetConfig]:
     """The same run, known to be a search; others are refused."""
     if not isinstance(run.model, SupernetConfig):
-        raise UserError(f"recipe {run.recipe} is no search; `sparing recipes` names those that are")
+        raise UserError(f"recipe {run.recipe} is not a search; see `sparing recipes`")
     return cast("RunConfig[SupernetConfig]", run)
 
 
 def stack_run(run: RunConfig) -> RunConfig[StackConfig]:
     """The same run, known to be a stack whose blocks can be replaced; others are refused."""
     if not isinstance(run.model, StackConfig) or isinstance(run.model, SupernetConfig):
-        raise UserError(f"recipe {run.recipe} is no stack; its blocks cannot be replaced")
+        raise UserError(f"recipe {run.recipe} is not a stack; its blocks cannot be replaced")
     if run.model.rounds > 1:
         what = f"recipe {run.recipe} passes {run.model.rounds} times through some of its blocks"
         raise UserError(f"{what}, and a searched pattern has no brackets; set model.rounds=1")

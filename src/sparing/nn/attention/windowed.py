@@ -184,7 +184,7 @@ class WindowedAttentionBlock(BufferedBlock):
         return reset
 
     def penalty(self, zero: Tensor) -> Tensor:
-        """Return the mean span times its price."""
+        """Return the mean span times the penalty per position."""
         return self.price * self.spans().mean() if self.price else zero
 
     @torch.no_grad()
