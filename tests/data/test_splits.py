@@ -158,7 +158,7 @@ def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere/text", "moved.txt"])
 def test_a_missing_path_is_not_taken_for_a_misspelled_corpus(name: str) -> None:
-    with pytest.raises(UserError, match=f"^there is no text at {name}; put it back"):
+    with pytest.raises(UserError, match=f"^there is no text at {name}; check the path"):
         read_splits(name)
 
 

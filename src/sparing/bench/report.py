@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
+from sparing.data.vocab import ONE_BYTE
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.provenance import provenance
-
-ONE_BYTE = ("bytes", "symbols")
-"""Vocabularies in which a token is a byte."""
 
 
 def make_report(

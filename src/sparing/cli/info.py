@@ -9,6 +9,7 @@ import typer
 from sparing.cli.options import Json, Settings, print_report
 from sparing.cli.train import read_recipe
 from sparing.config import described
+from sparing.data.vocab import ONE_BYTE
 from sparing.errors import unknown_name
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
@@ -16,9 +17,6 @@ from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
-
-BYTE_FOR_BYTE = ("bytes", "symbols")
-"""Vocabularies in which a token is a byte."""
 
 
 def recipes(as_json: Json = False) -> None:
@@ -89,6 +87,6 @@ def _costs(run: RunConfig) -> dict[str, Any]:
             "deployed": found.parameters_deployed,
         },
         "flops_per_token": found.flops_per_token,
-        **({"flops_per_byte": found.flops_per_token} if run.data.vocab in BYTE_FOR_BYTE else {}),
+        **({"flops_per_byte": found.flops_per_token} if run.data.vocab in ONE_BYTE else {}),
         "state_bytes": found.state_bytes,
     }

@@ -115,9 +115,7 @@ def _find_corpus(name_or_path: str) -> Corpus | None:
         return CORPORA[name_or_path]
     if not name_or_path or not Path(name_or_path).expanduser().exists():
         if "/" in name_or_path or Path(name_or_path).suffix:
-            raise UserError(
-                f"there is no text at {name_or_path}; put it back there, or name another"
-            )
+            raise UserError(f"there is no text at {name_or_path}; check the path")
         raise unknown_name("corpus (and no such file)", name_or_path, CORPORA)
     return None
 

@@ -58,6 +58,10 @@ class Vocab(Protocol):
         ...
 
 
+ONE_BYTE = ("bytes", "symbols")
+"""Kinds of vocabulary in which a token is a byte."""
+
+
 class ByteVocab:
     """Every byte is its own id. Accepts any file; there are no unknown symbols."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparing import units
+from sparing.data.vocab import ONE_BYTE
 from sparing.errors import UserError
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
@@ -13,8 +14,6 @@ from sparing.runs.config import RunConfig, to_json
 from sparing.runs.folder import RunFolder
 from sparing.train import checkpoint, journal
 
-ONE_BYTE = ("bytes", "symbols")
-"""Vocabularies in which a token is a byte."""
 ADAPTED = ("cache", "dynamic")
 """Label parts of evaluations whose weights or predictions adapt to the text."""
 IN_HOW = ("window", "batch", "segment")
