@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := runs/demo
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo check test soak lint format docs bench ship clean
+.PHONY: setup demo check test soak lint format docs bench bundle clean
 
 setup: $(READY)
 
@@ -51,8 +51,8 @@ bench: setup
 	$(BIN)/sparing bench train
 	$(BIN)/sparing bench generate
 
-# make ship RUN=runs/small: its best weights become the model that comes with the package
-ship: setup
+# make bundle RUN=runs/small: its best weights become the model that comes with the package
+bundle: setup
 	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import bundled, folder; \
 	  bundled.bundle(folder.open_run(Path(sys.argv[1])))' $(RUN)
 

@@ -1,6 +1,6 @@
 import pytest
 from tests.bench.small import CPU, small_run
-from tests.train.crew import Crew
+from tests.train.workers import Workers
 
 from sparing.bench.distributed import bench_distributed
 from sparing.errors import UserError
@@ -23,13 +23,13 @@ def benched(launch: Launch) -> tuple[float, int]:
 
 
 def test_two_processes_share_the_batch() -> None:
-    crew = Crew(2)
+    group = Workers(2)
     try:
-        for overhead, batch in crew(benched):
+        for overhead, batch in group(benched):
             assert overhead > -1
             assert batch == 4
     finally:
-        crew.close()
+        group.close()
 
 
 def test_nonsense_is_refused() -> None:

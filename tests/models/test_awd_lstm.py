@@ -138,9 +138,9 @@ def test_the_carried_state_is_not_dropped_from() -> None:
     ("wrong", "sentence"),
     [
         ({"dropout_input": 1.0}, "dropout_input must be"),
-        ({"depth": 0}, "must be positive"),
+        ({"depth": 0}, "must be at least 1"),
         ({"zoneout": 0.1}, "core=qrnn"),
-        ({"change_penalty": -1.0}, "negative"),
+        ({"change_penalty": -1.0}, "at least 0"),
         ({"cutoffs": (5, 3)}, "must rise"),
         ({"cutoffs": (3,), "tied": False}, "need a tied softmax"),
     ],

@@ -99,7 +99,7 @@ def test_muon_sees_the_gates_as_four_matrices() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
-    [({"dropout_hidden": 1.0}, "dropout_hidden"), ({"hidden_dim": 0}, "positive")],
+    [({"dropout_hidden": 1.0}, "dropout_hidden"), ({"hidden_dim": 0}, "at least 1")],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.train.crew import free_port
+from tests.train.workers import free_port
 
 from sparing.runs.folder import RunFolder
 from sparing.train.journal import read

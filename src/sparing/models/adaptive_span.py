@@ -18,11 +18,11 @@ from sparing.nn.attention.expire import ExpireAttention, ExpireSpan
 from sparing.nn.attention.memory import CacheKind, memory_widths
 from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan
 from sparing.nn.block import TypedModuleList
-from sparing.nn.checks import check_counts
+from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.feedforward import feed_forward
-from sparing.nn.head import SoftmaxHead
+from sparing.nn.head import SoftmaxHead, draw_uniform
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import add_prefix, forget_lanes, select_prefix, zero_lanes
+from sparing.nn.state import forget_lanes, join_blocks, split_blocks, zero_lanes
 from sparing.ops.span_attention import Ramp
 
 
@@ -45,10 +45,7 @@ class AdaptiveSpanConfig:
     span_limit: int = 8192
     """The longest window a head may learn, and the number of learned relative positions."""
     span: Literal["head", "layer", "fixed", "dynamic", "expire"] = "head"
-    """Spans per head, per layer, fixed at the limit, or per query.
-
-    `expire`: per memory, as in Expire-Span (arXiv:2105.06548).
-    """
+    """Spans per head, layer, or query, fixed at the limit, or per memory (arXiv:2105.06548)."""
     span_start: float = 0.0
     """Initial span as a ratio of the limit."""
     span_penalty: float = 5e-7
@@ -80,8 +77,9 @@ class AdaptiveSpanConfig:
 
     def __post_init__(self) -> None:
         check_counts(depth=self.depth, heads=self.heads)
-        if min(self.vocab_size, self.dim, self.depth, self.heads, self.span_limit) < 1:
-            raise ValueError("vocab_size, dim, depth, heads and span_limit must be positive")
+        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, span_limit=self.span_limit)
+        check_at_least(1, shrink=self.shrink)
+        check_rates(dropout=self.dropout, dropout_embedding=self.dropout_embedding)
         if self.dim % self.heads:
             raise ValueError(f"dim {self.dim} must be a multiple of heads {self.heads}")
         if self.persistent < 0 or (self.persistent == 0 and self.ff_dim < 1):
@@ -96,13 +94,8 @@ class AdaptiveSpanConfig:
             raise ValueError("span=expire needs span_start between 0 and 1, no persistent vectors")
         if self.positions is not None and (self.positions < 1 or self.span != "expire"):
             raise ValueError("positions are for span=expire, and at least 1")
-        self._check_rates()
-
-    def _check_rates(self) -> None:
-        if self.shrink < 1 or not 0 <= self.span_penalty < math.inf:
-            raise ValueError("shrink must be at least 1, span_penalty finite and not negative")
-        if not 0 <= self.dropout < 1 or not 0 <= self.dropout_embedding < 1:
-            raise ValueError("dropout and dropout_embedding must be at least 0 and below 1")
+        if not 0 <= self.span_penalty < math.inf:
+            raise ValueError("span_penalty must be finite and not negative")
 
     def smaller(self, limit: SizeLimit) -> Self:
         """See `ModelConfig`."""
@@ -135,7 +128,7 @@ class AdaptiveSpanTransformer(LanguageModel):
     def __init__(self, config: AdaptiveSpanConfig) -> None:
         super().__init__()
         c = self.config = config
-        self.embedding, self.head = _adaptive_tables(c) if c.cutoffs else _plain_tables(c)
+        self.embedding, self.head = _ends(c)
         # Rows of narrow tables are short vectors; the plain table is used as it is.
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
@@ -158,28 +151,26 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Zeros take attention, so without `start=zeros` they are hidden."""
-        zeros, reset = zero_lanes(state, lanes_B), State()
+        zeros = zero_lanes(state, lanes_B)
         if self.config.start == "zeros" or self.config.span == "expire":
             return zeros
-        for layer in range(self.config.depth):
-            own = forget_lanes(select_prefix(zeros, f"blocks.{layer}"), lanes_B)
-            reset |= add_prefix(own, f"blocks.{layer}")
-        return reset
+        blocks = split_blocks(zeros, self.config.depth)
+        return join_blocks([forget_lanes(own, lanes_B) for own in blocks])
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is detached: gradients stay inside the segment."""
-        hidden_BTD, carried = self.dropout(self.scale * self.embedding(tokens_BT)), State()
+        hidden_BTD = self.dropout(self.scale * self.embedding(tokens_BT))
         self.refresh()
-        position_KL, means = self._positions_in_reach(), []
-        for layer, block in enumerate(self.blocks):
-            own = select_prefix(state, f"blocks.{layer}")
-            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, self._known[layer])
-            carried |= add_prefix(after, f"blocks.{layer}")
+        position_KL, carried, means = self._positions_in_reach(), list[State](), list[Tensor]()
+        before = split_blocks(state, self.config.depth)
+        for block, own, spans in zip(self.blocks, before, self._known, strict=True):
+            hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, spans)
+            carried.append(after)
             means.append(mean)
         penalty = self.config.span_penalty * torch.stack(means).sum()
         if self.config.span == "fixed":
             penalty = torch.zeros_like(penalty)
-        return Output(self.dropout(hidden_BTD), carried, penalty)
+        return Output(self.dropout(hidden_BTD), join_blocks(carried), penalty)
 
     def shard_parts(self) -> list[nn.Module]:
         """Return the feed-forward layers; the spans of all blocks are read together."""
@@ -292,25 +283,18 @@ def _attention(c: AdaptiveSpanConfig) -> AdaptiveSpanAttention | ExpireAttention
     )
 
 
-def _plain_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
-    """Return an untied embedding and softmax with torch's initial values."""
-    head = SoftmaxHead(nn.Parameter(torch.empty(c.vocab_size, c.dim)))
-    for parameter in head.parameters():
-        nn.init.uniform_(parameter, -(c.dim**-0.5), c.dim**-0.5)
-    return nn.Embedding(c.vocab_size, c.dim), head
-
-
-def _adaptive_tables(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
-    """Return embedding and softmax in clusters, with the original's initial values.
-
-    Its tied tables have the scale of embeddings, so the first losses are far above log V.
-    """
+def _ends(c: AdaptiveSpanConfig) -> tuple[nn.Module, Head]:
+    """Return embedding and softmax with the original's initial values."""
+    if not c.cutoffs:
+        plain = SoftmaxHead.uniform(c.vocab_size, c.dim)
+        return nn.Embedding(c.vocab_size, c.dim), plain
     embedding = AdaptiveEmbedding(c.vocab_size, c.dim, cutoffs=c.cutoffs, shrink=c.shrink)
     kind: TiedProjections = "all" if c.tied else "none"
     head = AdaptiveHead(embedding, tied=c.tied, tied_projections=kind)
     own = () if c.tied else (*head.weights, *head.projections)
+    # Tied tables keep the scale of embeddings, so the first losses are far above log V.
     for matrix in (*embedding.projections, *own):
-        nn.init.uniform_(matrix, -(matrix.size(1) ** -0.5), matrix.size(1) ** -0.5)
+        draw_uniform(matrix, matrix.size(1))
     for (low, high), width in zip(embedding.clusters, embedding.widths, strict=True):
-        nn.init.uniform_(head.bias[low:high], -(width**-0.5), width**-0.5)
+        draw_uniform(head.bias[low:high], width)
     return embedding, head

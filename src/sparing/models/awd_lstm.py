@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, clusters, shortlist
 from sparing.nn.block import TypedModuleList
-from sparing.nn.checks import check_counts
+from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import LockedDropout, RowDropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.recurrent import LSTMCore, QRNNCore
@@ -65,13 +65,10 @@ class AWDLSTMConfig:
 
     def __post_init__(self) -> None:
         check_counts(depth=self.depth)
-        if min(self.vocab_size, self.dim, self.hidden_dim, self.depth) < 1:
-            raise ValueError("vocab_size, dim, hidden_dim and depth must be positive")
-        for name in RATES:
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1")
-        if min(self.activation_penalty, self.change_penalty) < 0:
-            raise ValueError("activation_penalty and change_penalty must not be negative")
+        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, hidden_dim=self.hidden_dim)
+        check_rates(**{name: getattr(self, name) for name in RATES})
+        check_at_least(0, activation_penalty=self.activation_penalty)
+        check_at_least(0, change_penalty=self.change_penalty)
         if self.zoneout and self.core != "qrnn":
             raise ValueError("zoneout is for core=qrnn")
         if self.cutoffs and not self.tied:

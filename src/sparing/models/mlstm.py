@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.checks import check_at_least, check_rates
 from sparing.nn.dropout import LockedDropout, dropout_mask
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.linear import Matrix
@@ -40,11 +41,8 @@ class MLSTMConfig:
     """Initial bias of the forget gate."""
 
     def __post_init__(self) -> None:
-        if min(self.vocab_size, self.dim, self.hidden_dim) < 1:
-            raise ValueError("vocab_size, dim and hidden_dim must be positive")
-        for name in ("dropout_input", "dropout_hidden"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1")
+        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, hidden_dim=self.hidden_dim)
+        check_rates(dropout_input=self.dropout_input, dropout_hidden=self.dropout_hidden)
         if not math.isfinite(self.forget_bias):
             raise ValueError("forget_bias must be finite")
 

@@ -6,6 +6,7 @@ where the paper's figures differ from it, there is a setting for each difference
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -15,7 +16,7 @@ from sparing.models.api import LanguageModel, Output, State
 from sparing.nn.attention.memory import empty_memory, trim_memory
 from sparing.nn.attention.single_head import GateKind, SingleHeadAttention
 from sparing.nn.block import TypedModuleList
-from sparing.nn.checks import check_counts
+from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import Boom, Gelu
 from sparing.nn.head import SoftmaxHead
@@ -23,7 +24,9 @@ from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import add_prefix, forget_lanes, select_prefix, zero_lanes
+from sparing.nn.state import forget_lanes, join_blocks, split_blocks, zero_lanes
+
+_norm = partial(nn.LayerNorm, eps=1e-12)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +44,7 @@ class SHARNNConfig:
     attention_at: tuple[int, ...] = (2,)
     """Blocks, counted from 0, that attend to memory; may be empty."""
     memory: int = 5000
-    """Positions a segment may attend to, its own included (all of its own if it is longer than
-    this); 0 switches attention off."""
+    """Positions a segment may attend to, its own included; 0 switches attention off."""
     core: CoreKind = "lstm"
     """Recurrent layer of each block."""
     dropout_input: float = 0.1
@@ -68,17 +70,14 @@ class SHARNNConfig:
 
     def __post_init__(self) -> None:
         check_counts(depth=self.depth)
-        least = {"vocab_size": 1, "dim": 1, "depth": 1, "boom_dim": 1, "memory": 0}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name} must be at least {bound}, not {getattr(self, name)}")
+        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, boom_dim=self.boom_dim)
+        check_at_least(0, memory=self.memory)
+        check_rates(dropout_input=self.dropout_input, dropout_hidden=self.dropout_hidden)
+        check_rates(dropout_output=self.dropout_output)
         if any(not 0 <= layer < self.depth for layer in self.attention_at):
             raise ValueError(f"attention_at {self.attention_at} needs blocks below {self.depth}")
         if self.boom_dim % self.dim:
             raise ValueError(f"boom_dim {self.boom_dim} must be a multiple of dim {self.dim}")
-        for rate in (self.dropout_input, self.dropout_hidden, self.dropout_output):
-            if not 0 <= rate < 1:
-                raise ValueError(f"a dropout rate must be at least 0 and below 1, not {rate}")
 
     def smaller(self, limit: SizeLimit) -> Self:
         """See `ModelConfig`."""
@@ -111,30 +110,27 @@ class SHARNNAttention(nn.Module):
         skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
         if self.memory == 0:
             return skip_BTD, memory_BMD
-        stored_BSD = self.extend(hidden_BTD, memory_BMD)
-        source_BTD, keys_BSD = self._inputs(hidden_BTD, normed_BTD, stored_BSD)
+        source_BTD, keys_BSD, stored_BSD = self._inputs(hidden_BTD, normed_BTD, memory_BMD)
         mixed_BTD = self.attention(source_BTD, keys_BSD, stored_BSD, seen_B)
         return skip_BTD + self.dropout(mixed_BTD), stored_BSD
-
-    def extend(self, hidden_BTD: Tensor, memory_BMD: Tensor) -> Tensor:
-        """Append this segment's entries to `memory`."""
-        fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
-        # Used in matrix products only, so storing entries in their precision changes nothing.
-        return append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
 
     def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
         """Return the attention weights (B, T, S) of this segment."""
         memory_BMD = newest(state["memory"], self.memory - hidden_BTD.size(1))
-        stored_BSD = self.extend(hidden_BTD, memory_BMD)
-        inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
-        return self.attention.focus(*inputs)
+        normed_BTD = self.norm_query(hidden_BTD)
+        source_BTD, keys_BSD, _ = self._inputs(hidden_BTD, normed_BTD, memory_BMD)
+        return self.attention.focus(source_BTD, keys_BSD)
 
     def _inputs(
-        self, hidden_BTD: Tensor, normed_BTD: Tensor, stored_BSD: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, hidden_BTD: Tensor, normed_BTD: Tensor, memory_BMD: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what queries and keys are made from, and `memory` with the segment's entries."""
+        fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
+        # Used in matrix products only, so storing entries in their precision changes nothing.
+        stored_BSD = append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
         if self.wiring == "code":
-            return normed_BTD, stored_BSD
-        return hidden_BTD, self.norm_memory(stored_BSD).to(stored_BSD.dtype)
+            return normed_BTD, stored_BSD, stored_BSD
+        return hidden_BTD, self.norm_memory(stored_BSD).to(stored_BSD.dtype), stored_BSD
 
 
 class SHARNNBoom(nn.Module):
@@ -169,6 +165,12 @@ class SHARNNBlock(nn.Module):
         self.dropout = Dropout(c.dropout_hidden)
         self.attend = SHARNNAttention(c) if attends else None
         self.expand = SHARNNBoom(c)
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return zero vectors and an empty memory."""
+        dim = like.size(-1)
+        state = {name: like.new_zeros(batch, dim) for name in self.core.state_names}
+        return state | (empty_memory({"memory": dim}, batch, like) if self.attend else {})
 
     def recur(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Run the recurrent half."""
@@ -214,10 +216,7 @@ class SHARNN(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw small normal matrices and embedding, zero the biases; keep torch's norms and LSTMs.
-
-        The original's initialisation never reaches the norms, so their gains start at 1.
-        """
+        """Draw small normal matrices, zero the biases; keep torch's LSTMs and norms (gains 1)."""
         std = 0.1 / math.sqrt(self.config.dim)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -227,37 +226,29 @@ class SHARNN(LanguageModel):
 
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """Return zero hidden vectors and empty memories, which hold keys and values as stored."""
-        dim, like, state = self.config.dim, self.head.weight.detach(), State()
-        for layer, block in enumerate(self.blocks):
-            own = {name: like.new_zeros(batch, dim) for name in block.core.state_names}
-            if block.attend is not None:
-                own |= empty_memory({"memory": dim}, batch, like)
-            state |= add_prefix(own, f"blocks.{layer}")
-        return state
+        like = self.head.weight.detach()
+        return join_blocks([block.initial_state(batch, like) for block in self.blocks])
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`."""
-        reset = State()
-        for layer, block in enumerate(self.blocks):
-            own = block.reset_lanes(select_prefix(state, f"blocks.{layer}"), lanes_B)
-            reset |= add_prefix(own, f"blocks.{layer}")
-        return reset
+        pairs = zip(self.blocks, split_blocks(state, self.config.depth), strict=True)
+        return join_blocks([block.reset_lanes(own, lanes_B) for block, own in pairs])
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. State is detached: gradients stay inside the segment."""
-        hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), State()
-        for layer, block in enumerate(self.blocks):
-            hidden_BTD, after = block(hidden_BTD, select_prefix(state, f"blocks.{layer}"))
-            carried |= add_prefix(after, f"blocks.{layer}")
+        hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), list[State]()
+        for block, own in zip(self.blocks, split_blocks(state, self.config.depth), strict=True):
+            hidden_BTD, after = block(hidden_BTD, own)
+            carried.append(after)
         hidden_BTD = self.dropout_output(hidden_BTD)
-        return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
+        return Output(hidden_BTD, join_blocks(carried), hidden_BTD.new_zeros(()))
 
     @torch.no_grad()
     def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
         """Return the attention weights (B, T, S) of every attending block for one segment."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
-        for layer, block in enumerate(self.blocks):
-            own = select_prefix(state, f"blocks.{layer}")
+        before = split_blocks(state, self.config.depth)
+        for layer, (block, own) in enumerate(zip(self.blocks, before, strict=True)):
             if block.attend is not None and block.attend.memory > 0:
                 weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own)
             hidden_BTD, _ = block(hidden_BTD, own)
@@ -307,7 +298,3 @@ class SHARNN(LanguageModel):
             for layer, block in enumerate(self.blocks)
             if block.attend is not None
         }
-
-
-def _norm(dim: int) -> nn.LayerNorm:
-    return nn.LayerNorm(dim, eps=1e-12)

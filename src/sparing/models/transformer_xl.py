@@ -29,12 +29,12 @@ from sparing.nn.attention.memory import (
 )
 from sparing.nn.attention.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
 from sparing.nn.block import TypedModuleList
-from sparing.nn.checks import check_counts
+from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.precision import compute_dtype
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import add_prefix, forget_lanes, select_prefix
+from sparing.nn.state import forget_lanes, join_blocks, split_blocks
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -85,18 +85,14 @@ class TransformerXLConfig:
 
     def __post_init__(self) -> None:
         check_counts(depth=self.depth, heads=self.heads)
-        sizes = ("vocab_size", "dim", "depth", "heads", "head_dim", "ff_dim", "shrink")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, head_dim=self.head_dim)
+        check_at_least(1, ff_dim=self.ff_dim, shrink=self.shrink)
+        check_at_least(0, memory=self.memory, clamp=self.clamp or 0)
         if self.dim % 2:
             raise ValueError(f"dim {self.dim} must be even: half sines, half cosines")
-        if self.memory < 0 or (self.clamp is not None and self.clamp < 0):
-            raise ValueError("memory and clamp must not be negative")
         if not 0 <= self.init_std < math.inf:
             raise ValueError(f"init_std must be finite and not negative, not {self.init_std}")
-        if not 0 <= self.dropout < 1 or not 0 <= self.dropout_attention < 1:
-            raise ValueError("dropout and dropout_attention must be at least 0 and below 1")
+        check_rates(dropout=self.dropout, dropout_attention=self.dropout_attention)
         check_clusters(self.vocab_size, self.dim, self.cutoffs, self.shrink)
 
     def smaller(self, limit: SizeLimit) -> Self:
@@ -218,31 +214,25 @@ class TransformerXL(LanguageModel):
 
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """Return empty memories."""
-        like, state, widths = next(self.parameters()).detach(), State(), self._widths(inference)
-        for layer in range(self.config.depth):
-            state |= add_prefix(empty_memory(widths, batch, like), f"blocks.{layer}")
-        return state
+        like, widths = next(self.parameters()).detach(), self._widths(inference)
+        return join_blocks([empty_memory(widths, batch, like) for _ in self.blocks])
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Memories are not written, only marked as empty in those lanes."""
-        reset = State()
-        for layer in range(self.config.depth):
-            own = forget_lanes(select_prefix(state, f"blocks.{layer}"), lanes_B)
-            reset |= add_prefix(own, f"blocks.{layer}")
-        return reset
+        blocks = split_blocks(state, self.config.depth)
+        return join_blocks([forget_lanes(own, lanes_B) for own in blocks])
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. The names in the state tell what memory holds."""
         hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
-        keys = _memory_length(state) + tokens_BT.size(1)
-        positions, carried = self._positions(keys, state), State()
-        for layer, block in enumerate(self.blocks):
+        before, carried = split_blocks(state, self.config.depth), list[State]()
+        positions = self._positions(before[0], tokens_BT.size(1))
+        for block, own, position_SE in zip(self.blocks, before, positions, strict=True):
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
-            own = select_prefix(state, f"blocks.{layer}")
-            hidden_BTD, after = block(hidden_BTD, own, positions[layer], bias)
-            carried |= add_prefix(after, f"blocks.{layer}")
+            hidden_BTD, after = block(hidden_BTD, own, position_SE, bias)
+            carried.append(after)
         hidden_BTD = self.dropout(hidden_BTD)
-        return Output(hidden_BTD, carried, hidden_BTD.new_zeros(()))
+        return Output(hidden_BTD, join_blocks(carried), hidden_BTD.new_zeros(()))
 
     def train(self, mode: bool = True) -> "TransformerXL":
         """Switch between training and evaluation, and drop the projected positions."""
@@ -259,11 +249,7 @@ class TransformerXL(LanguageModel):
         return [block.feed_forward for block in self.blocks]
 
     def compile_parts(self) -> None:
-        """Compile the feed-forward halves.
-
-        Attention was tried on an H200: while memory grows, every length is compiled separately,
-        and three steps took more than a minute.
-        """
+        """Compile the feed-forward halves: of attention, every length of memory would be."""
         for block in self.blocks:
             block.feed_forward.compile(dynamic=True)
 
@@ -282,14 +268,16 @@ class TransformerXL(LanguageModel):
         c = self.config
         return memory_widths(c.cache, c.dim, c.heads * c.head_dim, inference=inference)
 
-    def _positions(self, keys: int, state: State) -> list[Tensor]:
-        """Return the projected codes of the distances keys - 1 ... 0, for every layer."""
-        hidden = holds_hidden(select_prefix(state, "blocks.0"))
-        if hidden or self.training or torch.compiler.is_compiling():
+    def _positions(self, state: State, segment: int) -> list[Tensor]:
+        """Return the projected codes of all distances, longest first, for every layer.
+
+        `state` is the first block's; the memories of all blocks are equally long.
+        """
+        keys = next(tensor.size(1) for tensor in state.values() if tensor.ndim == 3) + segment
+        if holds_hidden(state) or self.training or torch.compiler.is_compiling():
             self._table.clear()
             return self._project(keys)
         weights = [block.attend.attention.position.weight for block in self.blocks]
-        segment = keys - _memory_length(state)
         return self._table.rows(keys, self.config.memory + segment, weights, self._project)
 
     def _project(self, keys: int) -> list[Tensor]:
@@ -308,8 +296,3 @@ def _ends(c: TransformerXLConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead
         return narrow, AdaptiveHead(narrow, tied=c.tied, tied_projections=c.tied_projections)
     table = nn.Embedding(c.vocab_size, c.dim)
     return table, SoftmaxHead.tied(table)
-
-
-def _memory_length(state: State) -> int:
-    """Return the number of entries in each memory, valid or not."""
-    return next(tensor.size(1) for tensor in state.values() if tensor.ndim == 3)

@@ -4,8 +4,9 @@ MOST = 1000
 """More modules of one kind than any model needs."""
 
 
-def check_counts(**counts: int) -> None:
-    """Refuse counts of modules that would take hours to build before memory runs out."""
+def check_counts(least: int = 1, **counts: int) -> None:
+    """Refuse fewer modules than `least`, and so many that memory runs out after hours."""
+    check_at_least(least, **counts)
     for name, value in counts.items():
         if value > MOST:
             raise ValueError(f"{name} must be at most {MOST:,}, not {value:,}")

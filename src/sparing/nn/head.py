@@ -35,6 +35,14 @@ class SoftmaxHead(nn.Module):
         assert isinstance(embedding.weight, nn.Parameter)
         return cls(embedding.weight, bias=bias)
 
+    @classmethod
+    def uniform(cls, vocab_size: int, dim: int) -> "SoftmaxHead":
+        """Return a head with the initial values of `nn.Linear`."""
+        head = cls(nn.Parameter(torch.empty(vocab_size, dim)))
+        for parameter in head.parameters():
+            draw_uniform(parameter, dim)
+        return head
+
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """See `Head`."""
         return F.linear(hidden_XD, self.weight, self.bias)
@@ -48,6 +56,11 @@ class SoftmaxHead(nn.Module):
             logits_NV, targets_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         )
         return nats_N.view_as(targets_BT)
+
+
+def draw_uniform(tensor: Tensor, fan_in: int) -> None:
+    """Fill with the initial values of `nn.Linear`."""
+    nn.init.uniform_(tensor, -(fan_in**-0.5), fan_in**-0.5)
 
 
 Lanes = Literal["all", "most", "held"]

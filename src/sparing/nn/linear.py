@@ -1,4 +1,4 @@
-"""Linear layers: several in one product, and weight-normalised ones."""
+"""Linear layers: several in one product, weight-normalised ones, and results cut into heads."""
 
 import torch
 from torch import Tensor, nn
@@ -47,3 +47,8 @@ class Matrix(nn.Module):
         folded: Tensor = self()
         self.weight.copy_(folded)
         self.gain = None
+
+
+def split_heads(x_BSD: Tensor, head_dim: int) -> Tensor:
+    """Return the vectors of every head, (B, heads, S, head_dim)."""
+    return x_BSD.view(*x_BSD.shape[:2], -1, head_dim).transpose(1, 2)

@@ -22,8 +22,8 @@ class MTPConfig:
     """Weight of their loss at the first step; it falls to zero by the end of the run."""
 
     def __post_init__(self) -> None:
-        check_counts(tokens=self.tokens)
-        check_at_least(0, tokens=self.tokens, weight=self.weight)
+        check_counts(0, tokens=self.tokens)
+        check_at_least(0, weight=self.weight)
 
 
 class MultiTokenPrediction(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.crew import Crew, world_of
+from tests.train.workers import Workers, world_of
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -22,10 +22,10 @@ from sparing.train.distributed.dtensor import (
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Crew]:
-    crew = Crew(2)
-    yield crew
-    crew.close()
+def two() -> Iterator[Workers]:
+    group = Workers(2)
+    yield group
+    group.close()
 
 
 def rows() -> Tensor:
@@ -61,7 +61,7 @@ def sharded_results(launch: Launch) -> dict[str, Any]:
     }
 
 
-def test_a_sharded_tensor_is_handled_by_its_local_shard(two: Crew) -> None:
+def test_a_sharded_tensor_is_handled_by_its_local_shard(two: Workers) -> None:
     full = rows() + 1
     for found, here in zip(two(sharded_results), (slice(0, 2), slice(2, 3)), strict=True):
         assert found["is_dtensor"]

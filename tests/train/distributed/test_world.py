@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 from tests.models.tiny import CONFIGS, VOCAB
-from tests.train.crew import Crew, world_of
 from tests.train.toy import CPU, MODEL, Shelf, budget, callbacks
+from tests.train.workers import Workers, world_of
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -63,17 +63,17 @@ BATCH = 8
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Crew]:
-    crew = Crew(2)
-    yield crew
-    crew.close()
+def two() -> Iterator[Workers]:
+    group = Workers(2)
+    yield group
+    group.close()
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[Crew]:
-    crew = Crew(4)
-    yield crew
-    crew.close()
+def four() -> Iterator[Workers]:
+    group = Workers(4)
+    yield group
+    group.close()
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def same(found: Sequence[Sequence[float]], wanted: Any, plans: Sequence[Plan]) -
         assert worst < 1e-5, f"{plan}: {worst}"
 
 
-def test_two_processes_see_the_losses_of_one(two: Crew, tmp_path: Path) -> None:
+def test_two_processes_see_the_losses_of_one(two: Workers, tmp_path: Path) -> None:
     plans = [Plan(name, 20, split=4) for name in OF_EACH_KIND]
     plans += [Plan("sha_rnn", 50), Plan("awd_lstm", 20)]
     plans += [Plan(name, 10, state_reset=0.3) for name in (*OF_EACH_KIND, "adaptive_span masked")]
@@ -182,7 +182,7 @@ def test_two_processes_see_the_losses_of_one(two: Crew, tmp_path: Path) -> None:
     same(found[0], alone(tmp_path / "1", plans), plans)
 
 
-def test_sharded_weights_take_the_same_steps(two: Crew, tmp_path: Path) -> None:
+def test_sharded_weights_take_the_same_steps(two: Workers, tmp_path: Path) -> None:
     plans = [Plan(steps=6, split=4, optim=optim) for optim in OPTIMIZERS.values()]
     plans += [Plan(name, steps=5, state_reset=0.3) for name in OF_EACH_KIND]
     plans = [replace(plan, settings={"sharded": True}) for plan in plans]
@@ -191,7 +191,7 @@ def test_sharded_weights_take_the_same_steps(two: Crew, tmp_path: Path) -> None:
     same(found[0], alone(tmp_path / "1", plans), plans)
 
 
-def test_weights_without_a_gradient_are_allowed(two: Crew, tmp_path: Path) -> None:
+def test_weights_without_a_gradient_are_allowed(two: Workers, tmp_path: Path) -> None:
     plans = [Plan(steps=5, memory=0), Plan(steps=5, memory=0, settings={"sharded": True})]
     found = two(follow_all, tmp_path / "2", plans)
     same(found[0], alone(tmp_path / "1", plans), plans)
@@ -200,29 +200,31 @@ def test_weights_without_a_gradient_are_allowed(two: Crew, tmp_path: Path) -> No
 @pytest.mark.soak
 @pytest.mark.parametrize("sharded", [False, True])
 def test_four_processes_see_the_losses_of_one_for_every_config(
-    sharded: bool, two: Crew, four: Crew, tmp_path: Path
+    sharded: bool, two: Workers, four: Workers, tmp_path: Path
 ) -> None:
     plans = [
         Plan(name, split=split, settings={"sharded": sharded})
         for name, split in itertools.product(SHARED, (1, 4))
     ]
     wanted = alone(tmp_path / "1", plans)
-    for crew in (two, four):
-        found = crew(follow_all, tmp_path / str(crew.size), plans)
+    for group in (two, four):
+        found = group(follow_all, tmp_path / str(group.size), plans)
         assert all(each == found[0] for each in found)
         same(found[0], wanted, plans)
 
 
-def follow_with(crew: Crew | None, path: Path, plan: Plan) -> list[float]:
-    """The losses of a plan followed by a crew, or by a single process."""
-    if crew is None:
+def follow_with(group: Workers | None, path: Path, plan: Plan) -> list[float]:
+    """The losses of a plan followed by a group, or by a single process."""
+    if group is None:
         return follow(Launch(), path, replace(plan, settings={}))
-    losses: list[float] = crew(follow, path, plan)[0]
+    losses: list[float] = group(follow, path, plan)[0]
     return losses
 
 
-def resumed_elsewhere(first: Crew | None, second: Crew | None, path: Path, plan: Plan) -> None:
-    """Half of a run by one crew and the rest by another give the losses of a single process."""
+def resumed_elsewhere(
+    first: Workers | None, second: Workers | None, path: Path, plan: Plan
+) -> None:
+    """Half of a run by one group and the rest by another give the losses of a single process."""
     half = replace(plan, steps=plan.steps // 2)
     wanted = follow(Launch(), path / "whole", replace(plan, settings={}))
     began = follow_with(first, path / "run", half)
@@ -231,25 +233,25 @@ def resumed_elsewhere(first: Crew | None, second: Crew | None, path: Path, plan:
 
 
 @pytest.mark.parametrize("name", ["sha_rnn", "adaptive_span expire"])
-def test_saved_by_two_it_is_resumed_by_one(name: str, two: Crew, tmp_path: Path) -> None:
+def test_saved_by_two_it_is_resumed_by_one(name: str, two: Workers, tmp_path: Path) -> None:
     resumed_elsewhere(two, None, tmp_path, Plan(name, 30))
 
 
-def test_a_model_without_state_is_resumed_by_two(two: Crew, tmp_path: Path) -> None:
+def test_a_model_without_state_is_resumed_by_two(two: Workers, tmp_path: Path) -> None:
     resumed_elsewhere(two, two, tmp_path, Plan("stack dense", 8))
 
 
-def test_saved_by_one_it_is_resumed_by_two_sharded(two: Crew, tmp_path: Path) -> None:
+def test_saved_by_one_it_is_resumed_by_two_sharded(two: Workers, tmp_path: Path) -> None:
     resumed_elsewhere(None, two, tmp_path, Plan(steps=16, settings={"sharded": True}))
 
 
-def test_saved_sharded_it_is_resumed_by_one(two: Crew, tmp_path: Path) -> None:
+def test_saved_sharded_it_is_resumed_by_one(two: Workers, tmp_path: Path) -> None:
     plan = Plan("adaptive_span", 16, optim=OPTIMIZERS["lamb"], settings={"sharded": True})
     resumed_elsewhere(two, None, tmp_path, plan)
 
 
 @pytest.mark.soak
-def test_saved_by_two_it_is_resumed_by_four(two: Crew, four: Crew, tmp_path: Path) -> None:
+def test_saved_by_two_it_is_resumed_by_four(two: Workers, four: Workers, tmp_path: Path) -> None:
     resumed_elsewhere(two, four, tmp_path, Plan(steps=24))
 
 
@@ -257,13 +259,13 @@ def test_saved_by_two_it_is_resumed_by_four(two: Crew, four: Crew, tmp_path: Pat
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [name for name in SHARED if "mtp" not in name])
 def test_every_config_is_resumed_by_one_and_by_four(
-    name: str, two: Crew, four: Crew, tmp_path: Path
+    name: str, two: Workers, four: Workers, tmp_path: Path
 ) -> None:
     resumed_elsewhere(two, None, tmp_path / "1", Plan(name))
     resumed_elsewhere(two, four, tmp_path / "4", Plan(name))
 
 
-def test_resumed_by_as_many_processes_dropout_is_the_same(two: Crew, tmp_path: Path) -> None:
+def test_resumed_by_as_many_processes_dropout_is_the_same(two: Workers, tmp_path: Path) -> None:
     plan = Plan(steps=12, dropout=0.3)
     whole = two(follow, tmp_path / "whole", plan)[0]
     began = two(follow, tmp_path / "run", replace(plan, steps=5))[0]
@@ -289,14 +291,14 @@ def messages(launch: Launch, settings: dict[str, Any], split: int) -> list[dict[
 
 
 @pytest.mark.parametrize("split", [1, 4])
-def test_an_update_takes_one_all_reduce_and_one_all_gather(split: int, two: Crew) -> None:
+def test_an_update_takes_one_all_reduce_and_one_all_gather(split: int, two: Workers) -> None:
     for calls in two(messages, {}, split):
         # In the second update DDP also broadcasts the order in which gradients are ready.
         calls[1].pop("c10d::broadcast_")
         assert calls == [{"c10d::allreduce_": 1, "c10d::allgather_": 1}] * 3
 
 
-def test_a_sharded_update_takes_one_reduce_scatter_per_part(two: Crew) -> None:
+def test_a_sharded_update_takes_one_reduce_scatter_per_part(two: Workers) -> None:
     parts = 1 + len(model_of(Plan()).shard_parts())
     for calls in two(messages, {"sharded": True}, 4):
         assert [update["c10d::_reduce_scatter_base_"] for update in calls] == [parts] * 3
@@ -314,7 +316,7 @@ def held(launch: Launch) -> tuple[float, float]:
     )  # type: ignore[return-value]
 
 
-def test_each_process_holds_its_shard(two: Crew) -> None:
+def test_each_process_holds_its_shard(two: Workers) -> None:
     shares = two(held)
     assert sum(weights for weights, _ in shares) == pytest.approx(1)
     assert all(share == pytest.approx(0.5, abs=0.05) for pair in shares for share in pair)
@@ -338,7 +340,7 @@ def evaluated_first(launch: Launch) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def test_sharded_weights_can_be_evaluated_at_any_time(two: Crew) -> None:
+def test_sharded_weights_can_be_evaluated_at_any_time(two: Workers) -> None:
     wanted = evaluated_first(Launch())
     assert wanted[0] != wanted[1]
     for found in two(evaluated_first):
@@ -371,7 +373,7 @@ def poisoned(launch: Launch, path: Path) -> tuple[list[Any], bool, int]:
     return events, all(bool(t.isfinite().all()) for t in tensors), training.counters.step
 
 
-def test_a_nan_on_one_rank_is_skipped_by_all(two: Crew, tmp_path: Path) -> None:
+def test_a_nan_on_one_rank_is_skipped_by_all(two: Workers, tmp_path: Path) -> None:
     what = "loss is not finite on rank 1; step skipped"
     assert two(poisoned, tmp_path) == [([what] * 2, True, 8)] * 2
 
@@ -396,13 +398,13 @@ def struck(launch: Launch, path: Path) -> tuple[int, int, list[int]]:
     return number, int(last.cursor["step"]), [len(tensor) for tensor in kept]
 
 
-def test_a_signal_to_one_rank_stops_all_after_the_same_step(two: Crew, tmp_path: Path) -> None:
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(two: Workers, tmp_path: Path) -> None:
     first, second = two(struck, tmp_path)
     assert first[:2] == second[:2] == (signal.SIGTERM, 5)
     assert set(first[2]) == {BATCH}
 
 
-def test_gradients_can_be_reduced_in_bfloat16(two: Crew, tmp_path: Path) -> None:
+def test_gradients_can_be_reduced_in_bfloat16(two: Workers, tmp_path: Path) -> None:
     plan = Plan(steps=20, settings={"reduction": "bfloat16"})
     found, wanted = two(follow, tmp_path / "2", plan)[0], alone(tmp_path / "1", [plan])[0]
     assert found == pytest.approx(wanted, abs=5e-3)
@@ -427,11 +429,11 @@ def deserted(launch: Launch, reduction: str) -> str:
 
 @pytest.mark.parametrize("reduction", ["float32", "bfloat16"])
 def test_a_lost_reduction_is_an_error(reduction: str) -> None:
-    crew = Crew(2)
+    group = Workers(2)
     try:
-        first, _ = crew(deserted, reduction)
+        first, _ = group(deserted, reduction)
     finally:
-        crew.close()
+        group.close()
     assert first.startswith("rank 0 of 2 lost another process")
 
 
@@ -443,7 +445,7 @@ def scored(launch: Launch) -> list[tuple[float, str]]:
     return [(each.loss_nats, each.how) for each in found]
 
 
-def test_an_evaluation_split_between_processes_gives_the_same_numbers(two: Crew) -> None:
+def test_an_evaluation_split_between_processes_gives_the_same_numbers(two: Workers) -> None:
     wanted = scored(Launch())
     for found in two(scored):
         assert [how for _, how in found] == [how for _, how in wanted]
@@ -467,11 +469,11 @@ def frozen(launch: Launch) -> str:
 
 
 def test_a_frozen_process_is_an_error_after_the_timeout() -> None:
-    crew = Crew(2)
+    group = Workers(2)
     try:
-        first, second = crew(frozen)
+        first, second = group(frozen)
     finally:
-        crew.close()
+        group.close()
     assert first.startswith("rank 0 of 2 lost another process (no answer in time)")
     assert second.startswith("rank 1 of 2 lost another process")
     assert "\n" not in first + second
@@ -487,7 +489,7 @@ def differing(launch: Launch) -> str:
     return "agreed"
 
 
-def test_processes_with_different_settings_are_refused(two: Crew) -> None:
+def test_processes_with_different_settings_are_refused(two: Workers) -> None:
     assert two(differing) == ["rank 1 has other settings than rank 0; they must be the same"] * 2
 
 

@@ -74,8 +74,7 @@ class StackConfig:
 
     def __post_init__(self) -> None:
         check_counts(rounds=self.rounds)
-        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, rounds=self.rounds)
-        check_at_least(1, shrink=self.shrink)
+        check_at_least(1, vocab_size=self.vocab_size, dim=self.dim, shrink=self.shrink)
         check_rates(dropout=self.dropout, dropout_output=self.dropout_output)
         check_rates(dropout_words=self.dropout_words)
         block_order(self.pattern, self.rounds)

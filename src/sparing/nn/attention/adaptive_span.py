@@ -18,6 +18,7 @@ from sparing.nn.attention.span import (
     cache_length,
     group_heads_by_window,
 )
+from sparing.nn.linear import split_heads
 from sparing.nn.precision import compute_dtype
 from sparing.nn.state import State
 from sparing.ops.span_attention import PersistentVectors, Ramp, span_attention
@@ -81,7 +82,7 @@ class AdaptiveSpanAttention(nn.Module):
 
         `reaches` is how far each head looks, known before any product is computed.
         """
-        query_BHTK = self._split(self.query(hidden_BTD))
+        query_BHTK = split_heads(self.query(hidden_BTD), self.head_dim)
         groups = group_heads_by_window(reaches, position_KL.size(1))
         mixed = []
         for width, heads in groups:
@@ -109,13 +110,15 @@ class AdaptiveSpanAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, H, S, K) of the last `length` positions, for some heads."""
         if not isinstance(source, Tensor):
-            keys_BHSK, values_BHSK = (self._split(entries[:, -length:]) for entries in source)
+            keys_BHSK, values_BHSK = (
+                split_heads(entries[:, -length:], self.head_dim) for entries in source
+            )
             if heads is None:
                 return keys_BHSK, values_BHSK
             return keys_BHSK[:, heads], values_BHSK[:, heads]
         newest_BSD = source[:, -length:]
         keys_BHSK, values_BHSK = (
-            self._split(F.linear(newest_BSD, self._rows(layer.weight, heads)))
+            split_heads(F.linear(newest_BSD, self._rows(layer.weight, heads)), self.head_dim)
             for layer in (self.key, self.value)
         )
         return keys_BHSK, values_BHSK
@@ -124,9 +127,6 @@ class AdaptiveSpanAttention(nn.Module):
         if heads is None:
             return weight_DD
         return weight_DD.view(self.heads, self.head_dim, -1)[heads].flatten(0, 1)
-
-    def _split(self, x_BSD: Tensor) -> Tensor:
-        return x_BSD.view(*x_BSD.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 
 def _select_heads(span: Tensor, heads: Sequence[int] | None) -> Tensor:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.nn.kv_buffer import append
+from sparing.nn.linear import split_heads
 from sparing.ops.span_attention import Ramp
 from sparing.ops.span_attention.expiring import expiring_attention, expiry
 
@@ -75,9 +76,9 @@ class ExpireAttention(nn.Module):
         seen_BS = self._add_noise(lengths_BS)
         bias_BTS, penalty = expiry(seen_BS, distance_BTS, self.span.limit, self.ramp)
         mixed_BHTK = expiring_attention(
-            self._split(self.query(hidden_BTD)),
-            self._split(self.key(source_BSD)),
-            self._split(self.value(source_BSD)),
+            split_heads(self.query(hidden_BTD), self.head_dim),
+            split_heads(self.key(source_BSD), self.head_dim),
+            split_heads(self.value(source_BSD), self.head_dim),
             position_KP,
             bias_BTS,
             distance_BTS,
@@ -106,6 +107,3 @@ class ExpireAttention(nn.Module):
         age_BM = torch.where(kept_BM, age_BS.gather(1, order_BM), 0)
         index_BMD = order_BM[..., None].expand(-1, -1, source_BSD.size(-1))
         return ExpiringMemory(source_BSD.gather(1, index_BMD) * kept_BM[..., None], age_BM)
-
-    def _split(self, x_BSD: Tensor) -> Tensor:
-        return x_BSD.view(*x_BSD.shape[:2], -1, self.head_dim).transpose(1, 2)

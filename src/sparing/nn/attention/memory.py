@@ -46,3 +46,11 @@ def trim_memory(
     """Return the state to carry: the newest `size` entries, detached, and `seen` if counted."""
     kept = {name: newest(stored_BSX, size).detach() for name, stored_BSX in stored.items()}
     return kept | advance_seen(before, segment)
+
+
+def copy_trimmed_memory(
+    stored: Mapping[str, Tensor], size: int, before: Mapping[str, Tensor], segment: int
+) -> State:
+    """As `trim_memory`, but views would keep all entries alive, and be compiled for separately."""
+    trimmed = trim_memory(stored, size, before, segment)
+    return {name: tensor.contiguous() for name, tensor in trimmed.items()}

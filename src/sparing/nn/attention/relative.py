@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.attention.memory import (
+    copy_trimmed_memory,
     empty_memory,
     extend_memory,
     holds_hidden,
     memory_widths,
-    trim_memory,
 )
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts, check_rates
@@ -190,7 +190,7 @@ class RelativeBlock(Block):
         mixed_BTD = self.attention(
             source_BTD, entries, positions_SE, self.bias(), seen_B=state.get("seen")
         )
-        return self.dropout(mixed_BTD), self._trim(stored, state, segment)
+        return self.dropout(mixed_BTD), copy_trimmed_memory(stored, self.memory, state, segment)
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Mark the selected lanes' entries as missing; nothing is written."""
@@ -202,7 +202,7 @@ class RelativeBlock(Block):
         if not holds_hidden(state):
             return super().skip_step(hidden_BTD, state)
         stored = extend_memory(state, {"memory": hidden_BTD})
-        return self._trim(stored, state, hidden_BTD.size(1))
+        return copy_trimmed_memory(stored, self.memory, state, hidden_BTD.size(1))
 
     def train(self, mode: bool = True) -> "RelativeBlock":
         """Switch between training and evaluation, and drop the projected positions."""
@@ -220,11 +220,6 @@ class RelativeBlock(Block):
 
     def _widths(self, inference: bool) -> dict[str, int]:
         return memory_widths("auto", self.dim, self.width, inference=inference)
-
-    def _trim(self, stored: State, before: State, segment: int) -> State:
-        # A copy: a view would keep all entries alive, and be compiled for separately.
-        trimmed = trim_memory(stored, self.memory, before, segment)
-        return {name: tensor.contiguous() for name, tensor in trimmed.items()}
 
     def _positions(self, keys: int, segment: int, state: State) -> Tensor:
         """Return the projected codes of the distances keys - 1 ... 0."""
@@ -272,7 +267,7 @@ class RelativeAttentionConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         check_counts(heads=self.heads)
-        check_at_least(1, heads=self.heads, head_dim=self.head_dim)
+        check_at_least(1, head_dim=self.head_dim)
         check_at_least(0, memory=self.memory)
         check_rates(dropout=self.dropout)
 

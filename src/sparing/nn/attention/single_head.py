@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from sparing.nn.attention.memory import empty_memory, extend_memory, trim_memory
+from sparing.nn.attention.memory import copy_trimmed_memory, empty_memory, extend_memory
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least
 from sparing.nn.dropout import Dropout
@@ -170,7 +170,9 @@ class SingleHeadBlock(Block):
         stored = self._extend(hidden_BTD, state)
         query_BTD, stored_BSD = self.norm_query(hidden_BTD), stored["memory"]
         mixed_BTD = self.attention(query_BTD, stored_BSD, stored_BSD, state.get("seen"))
-        return self.dropout(mixed_BTD), self._trim(stored, state, hidden_BTD.size(1))
+        return self.dropout(mixed_BTD), copy_trimmed_memory(
+            stored, self.memory, state, hidden_BTD.size(1)
+        )
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Mark the selected lanes' entries as missing; nothing is written."""
@@ -179,7 +181,9 @@ class SingleHeadBlock(Block):
     @torch.no_grad()
     def skip_step(self, hidden_BTD: Tensor, state: State) -> State:
         """See `Block`. The memory needs only a norm of the stream."""
-        return self._trim(self._extend(hidden_BTD, state), state, hidden_BTD.size(1))
+        return copy_trimmed_memory(
+            self._extend(hidden_BTD, state), self.memory, state, hidden_BTD.size(1)
+        )
 
     def flops_per_token(self) -> float:
         """Count the query matrix, the scores and the weighted sum."""
@@ -197,11 +201,6 @@ class SingleHeadBlock(Block):
         fresh_BTD = self.norm_memory(hidden_BTD)
         # Entries are used in matrix products only, so their precision is enough.
         return extend_memory(state, {"memory": fresh_BTD.to(compute_dtype(fresh_BTD))})
-
-    def _trim(self, stored: State, before: State, segment: int) -> State:
-        # A copy: a view would keep all entries alive, and be compiled for separately.
-        trimmed = trim_memory(stored, self.memory, before, segment)
-        return {name: tensor.contiguous() for name, tensor in trimmed.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

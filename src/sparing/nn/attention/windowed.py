@@ -72,14 +72,15 @@ class WindowedAttention(nn.Module):
         )
         if self.gate is not None:
             # Twice a half at first: an untrained gate is open.
-            open_BTH = 2 * torch.sigmoid(self.gate(_unit(hidden_BTD)))
+            open_BTH = 2 * torch.sigmoid(self.gate(F.rms_norm(hidden_BTD, hidden_BTD.shape[-1:])))
             mixed_BTHK = mixed_BTHK * open_BTH[..., None]
         delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
         return delta_BTD, {name: tensor.detach() for name, tensor in after.items()}
 
     def project(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the queries and the segment's own entries, without attending."""
-        three_BT3HK = self.entries(_unit(hidden_BTD)).unflatten(-1, (3, self.heads, self.head_dim))
+        normed_BTD = F.rms_norm(hidden_BTD, hidden_BTD.shape[-1:])
+        three_BT3HK = self.entries(normed_BTD).unflatten(-1, (3, self.heads, self.head_dim))
         after = {"seen": state["seen"] + hidden_BTD.size(1)}
         if self.key_shift:
             # A copy: a view would keep all three alive.
@@ -244,8 +245,7 @@ class WindowedAttentionConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         check_counts(heads=self.heads)
-        check_at_least(1, heads=self.heads, head_dim=self.head_dim, ramp=self.ramp)
-        check_at_least(1, span_limit=self.span_limit)
+        check_at_least(1, head_dim=self.head_dim, ramp=self.ramp, span_limit=self.span_limit)
         check_at_least(0, span_penalty=self.span_penalty)
         if not self.span_starts or not all(start >= 0 for start in self.span_starts):
             raise ValueError(f"span_starts must be one or more, from 0 on, not {self.span_starts}")
@@ -297,7 +297,3 @@ class SpanRefresh:
             return
         for block, spans in zip(self._blocks, self._copy.wait().tolist(), strict=True):
             block.set_spans(spans)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return F.rms_norm(vectors, (vectors.size(-1),))

@@ -56,7 +56,7 @@ def forward(
     gates, initial, y, cells, segment,
     DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs, and every cell, which the way back needs."""
+    """Outputs, and every cell, which the backward pass needs."""
     lane, channel, exists = _column(DIM, CHANNELS)
     gates += lane * segment * 3 * DIM
     y += lane * segment * DIM

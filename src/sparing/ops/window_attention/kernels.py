@@ -162,7 +162,7 @@ def _query_source(
     columns, scale,
     RAMP: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """As `_sum_source`, on the way back."""
+    """As `_sum_source`, in the backward pass."""
     low, inner, outer, end = _window(span, start, near, columns, RAMP, ROWS, COLUMNS)
     d_query, d_span = _query_tiles(
         d_query, d_span, query, keys, values, stride_key, grad, lse, delta, position, low, inner,

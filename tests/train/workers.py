@@ -19,7 +19,7 @@ from sparing.train.distributed.world import World, WorldConfig
 Task = Callable[..., Any]
 
 
-class Crew:
+class Workers:
     """`size` processes, started by the first call."""
 
     def __init__(self, size: int) -> None:
