@@ -20,8 +20,7 @@ OPENING = b"""\
     <title>Attention</title>
     <revision>
       <text xml:space="preserve">'''Attention''' is the ability to [[choose]] what to look at. """
-"""The default prompt of that model. It was hardly ever trained on the beginning of a text, so it
-writes nonsense without a prompt."""
+"""The default prompt of that model, in the markup of its training text."""
 KEPT = ("vocab", "provenance", "results", "config")
 """JSON files that are copied; `config` comes last, because it makes the folder a run."""
 UNROUNDED = "before they were rounded to bfloat16"

