@@ -5,10 +5,11 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,11 @@ from typing import IO, Any
 from sparing.errors import UserError
 
 LOCK = ".lock"
+MOST_DIGITS = 20
+"""Of a whole number in JSON: 64 bits and a sign."""
+MOST_NESTED = 50
+"""Levels of groups and lists in JSON."""
+SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
 @contextmanager
@@ -115,12 +121,41 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise a UserError if it is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UserError(f"{path} cannot be read: {reason}") from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; a ValueError also for what nothing here writes and readers would stumble over."""
+    try:
+        data = json.loads(text, parse_int=_parse_int)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [data]
+    for _ in range(MOST_NESTED):
+        level = [item for each in level for item in _items(each)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    if SURROGATE.search(text):
+        # Only those that stand for the bytes of a file name can be written again.
+        json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return data
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a whole number of {len(digits):,} digits")
+    return int(digits)
+
+
+def _items(data: Any) -> Iterable[Any]:
+    if isinstance(data, dict):
+        return data.values()
+    return data if isinstance(data, list) else ()
 
 
 def read_object(path: Path) -> dict[str, Any]:
