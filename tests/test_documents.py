@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 import pytest
 
-from sparing.documents import Count, Figure, MisfitError, fit, read_document
+from sparing.documents import Count, Figure, MisfitError, conform, read_document
 from sparing.errors import UserError
 
 
@@ -39,7 +39,7 @@ class Open(TypedDict, total=False):
     ],
 )
 def test_data_that_fits_becomes_what_was_declared(value: dict[str, Any], kind: Any) -> None:
-    found = fit(value, kind)
+    found = conform(value, kind)
     if kind is Closed:
         assert found == Closed(size=5, rate=1.0)
     else:
@@ -74,7 +74,7 @@ REFUSED = [
 @pytest.mark.parametrize(("value", "kind", "words"), REFUSED)
 def test_a_misfit_names_the_place(value: Any, kind: Any, words: str) -> None:
     with pytest.raises(MisfitError) as refusal:
-        fit(value, kind)
+        conform(value, kind)
     assert str(refusal.value).startswith(words)
     assert len(str(refusal.value)) < 120
 

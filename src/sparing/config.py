@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sparing.documents import MisfitError, fit, refusals_located
+from sparing.documents import MisfitError, conform, refusals_located
 from sparing.errors import UserError, unknown_name
 
 Config = TypeVar("Config")
@@ -29,7 +29,7 @@ def to_json(config: Any) -> dict[str, Any]:
 def from_json(kind: type[Config], data: Any, where: str = "") -> Config:
     """Build a config of `kind`, checking names and types; missing settings get their defaults."""
     with refusals_named():
-        return cast("Config", fit(data, kind, where))
+        return cast("Config", conform(data, kind, where))
 
 
 def with_settings(config: Config, settings: Sequence[str]) -> Config:
@@ -62,7 +62,7 @@ def _edit(config: Config, edits: Mapping[str, str], where: str) -> Config:
             raise UserError(f"setting {path} has no fields")
         else:
             with refusals_named():
-                values[name] = fit(_parse(inner[""], hints[name]), hints[name], path)
+                values[name] = conform(_parse(inner[""], hints[name]), hints[name], path)
     with refusals_named(where.rstrip(".")):
         return dataclasses.replace(config, **values)  # type: ignore[type-var]  # a dataclass
 
@@ -78,7 +78,7 @@ def refusals_named(where: str = "") -> Iterator[None]:
 
 
 def _parse(text: str, hint: Any) -> Any:
-    """`text` as a value for `fit`; where the setting is text, it stays as it was typed."""
+    """`text` as a value for `conform`; where the setting is text, it stays as it was typed."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         others = [argument for argument in arguments if argument is not type(None)]

@@ -15,6 +15,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    Required,
     TypeVar,
     Union,
     cast,
@@ -51,7 +52,7 @@ class MisfitError(ValueError):
 def read_document(path: Path, kind: type[Kind]) -> Kind:
     """Read a stored JSON file as `kind`; raise a UserError if it is missing or damaged."""
     with damage_named(path):
-        return cast("Kind", fit(read_json(path), kind))
+        return cast("Kind", conform(read_json(path), kind))
 
 
 @contextmanager
@@ -63,29 +64,31 @@ def damage_named(path: Path | str) -> Iterator[None]:
         raise UserError(f"{path} is damaged: {problem}") from None
 
 
-def fit(value: Any, kind: Any, where: str = "") -> Any:
+def conform(value: Any, kind: Any, where: str = "") -> Any:
     """`value` as the annotated type `kind`, or a MisfitError that names the place `where`."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any or isinstance(kind, TypeVar):
         # A TypeVar is the part in which a generic config differs; it is given complete.
         return value
+    if origin is Required:
+        return conform(value, arguments[0], where)
     if origin in (Union, types.UnionType):
-        return _fit_union(value, arguments, where)
+        return _conform_union(value, arguments, where)
     if origin is Literal:
-        return _fit_choice(value, arguments, where)
+        return _conform_choice(value, arguments, where)
     if origin is tuple:
-        return _fit_tuple(value, arguments, where)
+        return _conform_tuple(value, arguments, where)
     if origin is list:
-        return list(_fit_tuple(value, (arguments[0], ...), where))
+        return list(_conform_tuple(value, (arguments[0], ...), where))
     if origin is dict:
         names = _mapping(value, where)
-        return {name: fit(each, arguments[1], _at(where, name)) for name, each in names.items()}
+        return {name: conform(each, arguments[1], _at(where, name)) for name, each in names.items()}
     if is_typeddict(kind) or dataclasses.is_dataclass(kind):
-        return value if type(value) is kind else _fit_fields(value, kind, where)
-    return _fit_scalar(value, kind, where)
+        return value if type(value) is kind else _conform_fields(value, kind, where)
+    return _conform_scalar(value, kind, where)
 
 
-def _fit_fields(value: Any, kind: Any, where: str) -> Any:
+def _conform_fields(value: Any, kind: Any, where: str) -> Any:
     given, (hints, required) = _mapping(value, where), _declared(kind)
     closed = dataclasses.is_dataclass(kind)
     for name in given:
@@ -96,7 +99,7 @@ def _fit_fields(value: Any, kind: Any, where: str) -> Any:
         if name not in given:
             raise MisfitError(f"{_at(where, name)} is missing")
     values = {
-        name: fit(each, hints.get(name, Any), _at(where, name)) for name, each in given.items()
+        name: conform(each, hints.get(name, Any), _at(where, name)) for name, each in given.items()
     }
     with refusals_located(where):
         return kind(**values)
@@ -126,7 +129,7 @@ def refusals_located(where: str) -> Iterator[None]:
         raise MisfitError(f"{problem}" if named else f"{where}: {problem}") from None
 
 
-def _fit_union(value: Any, arguments: Sequence[Any], where: str) -> Any:
+def _conform_union(value: Any, arguments: Sequence[Any], where: str) -> Any:
     if value is None and type(None) in arguments:
         return None
     problems: list[MisfitError] = []
@@ -134,13 +137,13 @@ def _fit_union(value: Any, arguments: Sequence[Any], where: str) -> Any:
         if argument is type(None):
             continue
         try:
-            return fit(value, argument, where)
+            return conform(value, argument, where)
         except MisfitError as problem:
             problems.append(problem)
     raise problems[0]
 
 
-def _fit_choice(value: Any, choices: Sequence[Any], where: str) -> Any:
+def _conform_choice(value: Any, choices: Sequence[Any], where: str) -> Any:
     for choice in choices:
         # Compared with their types: 1 is not true.
         if type(value) is type(choice) and value == choice:
@@ -149,18 +152,18 @@ def _fit_choice(value: Any, choices: Sequence[Any], where: str) -> Any:
     raise MisfitError(f"{_named(where)} cannot be {shown(value)}; {hint}")
 
 
-def _fit_tuple(value: Any, arguments: Sequence[Any], where: str) -> tuple[Any, ...]:
+def _conform_tuple(value: Any, arguments: Sequence[Any], where: str) -> tuple[Any, ...]:
     if isinstance(value, str | Mapping):
         raise _misfit(where, "a list such as 1,2", value)
     items = list(value) if isinstance(value, Sequence) else [value]
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(fit(item, arguments[0], where) for item in items)
+        return tuple(conform(item, arguments[0], where) for item in items)
     if len(items) != len(arguments):
         raise MisfitError(f"{_named(where)} needs {len(arguments)} values, not {len(items)}")
-    return tuple(fit(item, kind, where) for item, kind in zip(items, arguments, strict=True))
+    return tuple(conform(item, kind, where) for item, kind in zip(items, arguments, strict=True))
 
 
-def _fit_scalar(value: Any, kind: Any, where: str) -> Any:
+def _conform_scalar(value: Any, kind: Any, where: str) -> Any:
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if plain is float and type(value) is int and abs(value) <= LARGEST:
         value = float(value)

@@ -144,7 +144,7 @@ def test_a_wrong_setting_is_a_user_error_or_none(
 )
 def test_a_damaged_vocabulary_is_named(stored: dict[str, Any], folder: RunFolder) -> None:
     folder.write("vocab", stored)
-    with pytest.raises(UserError, match=r"vocab\.json: "):
+    with pytest.raises(UserError, match=r"vocab\.json is damaged: "):
         folder.vocab()
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_cursor_is_named(cursor: str, folder: RunFolder) -> None:
 def test_results_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
     def note(writer: int) -> None:
         for number in range(20):
-            folder.note_results({f"{writer}.{number}": number})
+            folder.note_results({f"{writer}.{number}": {"step": number}})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(note, range(4)))

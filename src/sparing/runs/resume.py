@@ -9,6 +9,7 @@ from sparing.runs.build import build_model, build_stream
 from sparing.runs.config import RunConfig, complete_identity, from_json, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.provenance import provenance
+from sparing.runs.records import read_provenance
 from sparing.train import checkpoint, journal
 from sparing.train.capture import (
     broadcast_checkpoint,
@@ -122,5 +123,5 @@ def _record_resume(
     if before != run:
         record["changed"] = differences(before, run)
         folder.write("config", to_json(run))
-    first = folder.read("provenance")
+    first = read_provenance(folder.path)
     folder.write("provenance", {**first, "resumed": [*first.get("resumed", []), record]})

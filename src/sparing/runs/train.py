@@ -206,7 +206,7 @@ def _report_restart(callbacks: Callbacks, training: Training, options: TrainOpti
 def _write_results(folder: RunFolder, summary: Mapping[str, Any]) -> None:
     """Add a summary to results.json, unless a finished run was resumed and nothing changed."""
     stored = folder.results()
-    steps = (stored.get("training") or {}).get("steps")
+    steps = stored.get("training", {}).get("steps")
     if (steps, stored.get("best_valid")) != (summary["training"]["steps"], summary["best_valid"]):
         folder.note_results(summary)
 

@@ -1,13 +1,14 @@
 """Conversion of a training to a checkpoint and back, bit for bit."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from sparing.data.stream import Cursor
+from sparing.documents import conform, damage_named
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.checkpoint import Checkpoint
@@ -80,12 +81,10 @@ def is_resumable(checkpoint: Checkpoint) -> bool:
 def restore(training: Training, checkpoint: Checkpoint) -> None:
     """The inverse of `capture`."""
     restore_weights(training, checkpoint)
-    saved, cursor = checkpoint.tensors["state"], dict(checkpoint.cursor)
-    scale = cursor.pop("loss_scale")
+    saved, scale = checkpoint.tensors["state"], checkpoint.cursor.get("loss_scale")
     if scale is not None and training.scale.active:
         training.scale.value, training.scale.good_steps = scale
-    cursor["cursor"] = Cursor(*cursor["cursor"])
-    training.counters = Counters(**cursor)
+    training.counters = _counters(checkpoint)
     carried = {
         name.removeprefix("state."): tensor
         for name, tensor in saved.items()
@@ -95,6 +94,14 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
     local = training.world.scatter_state(carried)
     training.state = {name: tensor.to(device) for name, tensor in local.items()}
     _restore_rng(training, saved)
+
+
+def _counters(checkpoint: Checkpoint) -> Counters:
+    """The counters in a checkpoint; those that an older version did not have at their defaults."""
+    stored = {name: value for name, value in checkpoint.cursor.items() if name != "loss_scale"}
+    with damage_named("the checkpoint's cursor.json"):
+        found = conform({**stored, "cursor": Cursor(*stored.get("cursor", ()))}, Counters)
+    return cast("Counters", found)
 
 
 def _restore_rng(training: Training, saved: Mapping[str, Tensor]) -> None:
@@ -114,13 +121,17 @@ def start_second_pass(training: Training, checkpoint: Checkpoint) -> None:
     This is what the second command of SHA-RNN does to halve the learning rate.
     """
     load_model_tensors(training.model, checkpoint.tensors["model"])
-    cursor = dict(checkpoint.cursor)
-    del cursor["loss_scale"]
-    epoch = int(cursor["cursor"][0]) + 1
-    cursor |= {"cursor": Cursor(epoch, 0, 0), "pass_step": cursor["step"], "pass_share": None}
-    # A lower rate is what the error message recommends after rollbacks, so they are forgotten.
-    cursor |= {"bad_steps": 0, "rollbacks": 0, "no_progress": False}
-    training.counters = Counters(**cursor)
+    stored = _counters(checkpoint)
+    training.counters = replace(
+        stored,
+        cursor=Cursor(stored.cursor.epoch + 1, 0, 0),
+        pass_step=stored.step,
+        pass_share=None,
+        # A lower rate is what the error message recommends after rollbacks: they are forgotten.
+        bad_steps=0,
+        rollbacks=0,
+        no_progress=False,
+    )
 
 
 def restore_weights(training: Training, checkpoint: Checkpoint) -> None:

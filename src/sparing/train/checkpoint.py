@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sparing.config import flatten
+from sparing.documents import Count, conform, damage_named, read_document
 from sparing.errors import UserError
 from sparing.files import fsync, read_object, write_json
 
@@ -28,6 +29,29 @@ NAMES = ("last", "previous", "best")
 Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 MAX_READS = 5
 """How often a checkpoint that was replaced while it was read is read again."""
+
+
+class Sums(TypedDict):
+    """Size and checksum of a file."""
+
+    bytes: Count
+    crc32: Count
+
+
+class Manifest(TypedDict):
+    """The content of manifest.json besides its own checksum."""
+
+    format: int
+    identity: dict[str, Any]
+    files: dict[str, Sums]
+
+
+class Position(TypedDict, total=False):
+    """The fields of cursor.json that are not counters, and the one that every reader needs."""
+
+    step: Required[Count]
+    cursor: tuple[Count, Count, Count]
+    loss_scale: tuple[float, Count] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +143,7 @@ def _read(folder: Path, name: str, identity: Mapping[str, Any], complete: Comple
     try:
         manifest = _manifest(path / MANIFEST)
         _verify(path, manifest["files"])
-        cursor = read_object(path / CURSOR)
+        cursor = read_document(path / CURSOR, Position)
     except UserError as problem:
         raise UserError(f"{problem}{_others(folder, name)}") from None
     _same_identity(path, complete(manifest["identity"]), identity)
@@ -170,7 +194,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
         fsync(target)
 
 
-def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
+def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, Sums]:
     """Write all files and return their checksums."""
     write_json(incoming / CURSOR, checkpoint.cursor)
     for stem, tensors in checkpoint.tensors.items():
@@ -194,7 +218,7 @@ def _as_os_error(problem: SafetensorError, path: Path) -> Exception:
     return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> Manifest:
     """Read and verify a manifest."""
     body = read_object(path)
     checksum = body.pop("crc32", None)
@@ -202,17 +226,15 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged")
     if body.get("format") != FORMAT:
         raise UserError(f"{path} is not a checkpoint manifest of format {FORMAT}")
-    for field in ("identity", "files"):
-        if not isinstance(body.get(field), dict):
-            raise UserError(f"{path} is damaged: it has no {field}")
-    return body
+    with damage_named(path):
+        return cast("Manifest", conform(body, Manifest))
 
 
 def _body_checksum(body: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True).encode("utf-8"))
 
 
-def _verify(path: Path, files: Mapping[str, Any]) -> None:
+def _verify(path: Path, files: Mapping[str, Sums]) -> None:
     for file, written in files.items():
         if not (path / file).is_file():
             raise UserError(f"{path / file} is missing")
@@ -249,7 +271,7 @@ def _finish_swap(folder: Path, name: str) -> None:
         found.rename(folder / name)
 
 
-def _checksum(path: Path) -> dict[str, int]:
+def _checksum(path: Path) -> Sums:
     # CRC-32 detects truncation and flipped bits at gigabytes per second; forgery is not a concern.
     total, size = 0, 0
     with open(path, "rb") as file:
@@ -270,7 +292,7 @@ def _is_intact(folder: Path, name: str) -> bool:
     try:
         if path is not None:
             _verify(path, _manifest(path / MANIFEST)["files"])
-            read_object(path / CURSOR)
+            read_document(path / CURSOR, Position)
     except (UserError, OSError):
         return False
     return path is not None

@@ -4,13 +4,36 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
-from sparing.errors import UserError
-from sparing.files import atomic_write, fsync
+from sparing.documents import Count, Figure, conform, damage_named
+from sparing.files import atomic_write, fsync, parse_json
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ between runs even if all other numbers are the same."""
+
+
+class Figures(TypedDict, total=False):
+    """The fields of journal entries and results that are read again; a model may add others."""
+
+    tokens: Count
+    bytes: Count
+    protocol: str
+    how: str
+    whole: bool
+    epoch: Figure
+    nats_per_token: Figure | None
+    bits_per_byte: Figure | None
+    perplexity_per_token: Figure | None
+    elapsed_s: Figure | None
+    peak_bytes: Figure | None
+
+
+class Entry(Figures, total=False):
+    """A line of the journal."""
+
+    kind: Required[str]
+    step: Required[Count]
 
 
 class Journal:
@@ -66,19 +89,19 @@ def read(path: Path) -> list[dict[str, Any]]:
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                entries.append(json.loads(line))
+                entries.append(parse_json(line))
             except ValueError:
                 break
     return entries
 
 
 def read_checked(path: Path) -> list[dict[str, Any]]:
-    """Like `read`, but raises a UserError for an entry without kind or step."""
-    entries = read(path)
-    for line, entry in enumerate(entries, start=1):
-        if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
-            raise UserError(f"{path} line {line} is not a journal entry (kind and step)")
-    return entries
+    """Like `read`, but raises a UserError for a line that is not an entry."""
+    checked = []
+    for number, entry in enumerate(read(path), start=1):
+        with damage_named(f"{path} line {number}"):
+            checked.append(conform(entry, Entry))
+    return checked
 
 
 def best(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -103,10 +126,6 @@ def rewind(path: Path, size_bytes: int) -> None:
     content = path.read_bytes() if path.exists() else b""
     with atomic_write(path) as scratch:
         scratch.write_bytes(content[:size_bytes])
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
