@@ -52,8 +52,8 @@ REFUSED = [
     ({"step": "3"}, Open, "step must be a whole number of at least 0, not '3'"),
     ({"step": -1}, Open, "step must be a whole number of at least 0, not -1"),
     ({"step": True}, Open, "step must be a whole number of at least 0, not True"),
-    ({"step": HUGE}, Open, "step must be a whole number of at least 0, not 1000"),
-    ({"loss": HUGE}, Open, "loss must be a number, not 1000"),
+    ({"step": HUGE}, Open, "step is too large a number: 1000"),
+    ({"loss": HUGE}, Open, "loss is too large a number: 1000"),
     ({"loss": None}, Open, "loss must be a number, not None"),
     ({"kind": "tain"}, Open, "kind cannot be 'tain'; did you mean 'train'?"),
     ({"kind": []}, Open, "kind cannot be []; known: train, valid"),
@@ -66,7 +66,7 @@ REFUSED = [
     ({"groups": {"x": {"size": 0}}}, Open, "groups.x: integer"),
     ({"place": [1]}, Open, "place needs 2 values, not 1"),
     ({"size": 5, "rate": float("nan")}, Closed, "rate must be a number, not nan"),
-    ({"size": 16**5000}, Closed, "size must be a whole number, not a number of thousands"),
+    ({"size": 16**5000}, Closed, "size is too large a number: a number of thousands"),
     ([], Closed, "its content must be a group of named values, not []"),
 ]
 

@@ -165,9 +165,11 @@ def _conform_tuple(value: Any, arguments: Sequence[Any], where: str) -> tuple[An
 
 def _conform_scalar(value: Any, kind: Any, where: str) -> Any:
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if plain is float and type(value) is int and abs(value) <= LARGEST:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise MisfitError(f"{_named(where)} is too large a number: {shown(value)}")
+    if plain is float and type(value) is int:
         value = float(value)
-    if plain is int and isinstance(value, float) and value.is_integer():
+    if plain is int and isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST:
         value = int(value)
     if type(value) is not plain or not _in_range(value, kind):
         raise _misfit(where, WORDS.get(kind, getattr(plain, "__name__", str(plain))), value)
@@ -177,9 +179,7 @@ def _conform_scalar(value: Any, kind: Any, where: str) -> Any:
 def _in_range(value: Any, kind: Any) -> bool:
     if isinstance(value, float):
         return kind == Figure or math.isfinite(value)
-    if isinstance(value, int):
-        return (0 if kind == Count else -LARGEST) <= value <= LARGEST
-    return True
+    return kind != Count or bool(value >= 0)
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

@@ -24,6 +24,11 @@ MOST_NESTED = 50
 SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
+def expand_home(path: str | Path) -> Path:
+    """`path` with the home folder of `~` or `~user`; as it is where there is no such user."""
+    return Path(os.path.expanduser(path))
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`; it replaces `path` when the block succeeds."""
