@@ -79,7 +79,9 @@ def conform(value: Any, kind: Any, where: str = "") -> Any:
     if origin is tuple:
         return _conform_tuple(value, arguments, where)
     if origin is list:
-        return list(_conform_tuple(value, (arguments[0], ...), where))
+        if not isinstance(value, list):
+            raise _misfit(where, "a list", value)
+        return [conform(item, arguments[0], where) for item in value]
     if origin is dict:
         names = _mapping(value, where)
         return {name: conform(each, arguments[1], _at(where, name)) for name, each in names.items()}

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 import torch
@@ -19,7 +20,7 @@ from sparing.bench.timing import Task, quartiles, time_in_turns
 from sparing.bench.train import Stepper
 from sparing.data.splits import cache_dir
 from sparing.device import Hardware
-from sparing.documents import conform, damage_named
+from sparing.documents import read_document
 from sparing.errors import UserError
 from sparing.models.api import size_bytes
 from sparing.models.cost import cost
@@ -49,12 +50,20 @@ class Times(TypedDict):
     blocks_ms: dict[str, float]
 
 
+class Regimes(TypedDict):
+    """Milliseconds in every regime."""
+
+    train: Times
+    prefill: Times
+    decode: Times
+
+
 class CostTable(TypedDict):
     """A measured table of times, as stored."""
 
     format: int
     about: dict[str, Any]
-    regimes: dict[str, Times]
+    regimes: Regimes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,18 +115,23 @@ def cost_table(run: RunConfig[StackConfig], letters: str, hardware: Hardware) ->
     about = _about(run, letters, hardware)
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "costs" / f"{digest}.json"
-    if path.exists():
-        stored = files.read_object(path)
-        if stored.get("about") == about:
-            with damage_named(path):
-                return cast("CostTable", conform(stored, CostTable))
-    table: CostTable = {
-        "format": FORMAT,
-        "about": about,
-        "regimes": {regime: _table(run, letters, hardware, regime) for regime in REGIMES},
-    }
+    if stored := _stored_table(path, about):
+        return stored
+    regimes = {regime: _table(run, letters, hardware, regime) for regime in REGIMES}
+    table: CostTable = {"format": FORMAT, "about": about, "regimes": cast("Regimes", regimes)}
     files.write_json(path, table)
     return table
+
+
+def _stored_table(path: Path, about: Mapping[str, Any]) -> CostTable | None:
+    """A table measured before; None if there is none, or one that is damaged."""
+    try:
+        found = read_document(path, CostTable)
+    except UserError:
+        return None
+    priced = [found["regimes"][regime]["blocks_ms"].keys() for regime in REGIMES]
+    whole = all(letters >= {*about["letters"]} for letters in priced)
+    return found if whole and found["about"] == about else None
 
 
 def timed_patterns(
