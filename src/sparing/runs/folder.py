@@ -16,7 +16,7 @@ from sparing.models.api import LanguageModel
 from sparing.runs import config as run_config
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, complete_identity
-from sparing.train import checkpoint
+from sparing.train import checkpoint, swap
 from sparing.train.capture import load_model_tensors
 
 
@@ -51,11 +51,38 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's complete settings."""
-        stored = self.read("config")
+        stored = files.read_object(self._changed_settings() or self.path / "config.json")
         try:
             return run_config.from_json({**stored, "family": str(stored.get("family"))})
         except UserError as problem:
             raise UserError(f"{self.path / 'config.json'}: {problem}") from None
+
+    def _changed_settings(self) -> Path | None:
+        """Settings that a resume has saved with `last`, but not yet written to config.json."""
+        last = swap.locate(self.checkpoints, "last")
+        changed = None if last is None else last / checkpoint.SETTINGS
+        return changed if changed is not None and changed.is_file() else None
+
+    def adopt_settings(self, run: RunConfig) -> None:
+        """Make `run` the settings of the run, after any that were saved with `last`.
+
+        A pass that begins with other settings saves them with its first checkpoint, so that a kill
+        can never leave one without the other.
+        """
+        if changed := self._changed_settings():
+            changed.replace(self.path / "config.json")
+        if self.config() != run:
+            self.write("config", run_config.to_json(run))
+
+    def starts(self) -> list[dict[str, Any]]:
+        """The provenance of every start of the run, oldest first."""
+        first = self.read("provenance")
+        resumed = first.get("resumed", [])
+        if not isinstance(resumed, list) or not all(isinstance(each, dict) for each in resumed):
+            raise UserError(
+                f"{self.path / 'provenance.json'} is damaged: resumed is not a list of objects"
+            )
+        return [{key: value for key, value in first.items() if key != "resumed"}, *resumed]
 
     def vocab(self) -> Vocab:
         """The vocabulary the run was trained with."""
@@ -73,7 +100,7 @@ class RunFolder:
 
     def step(self, name: str) -> int:
         """The step at which a checkpoint was written."""
-        path = checkpoint.locate(self.checkpoints, name) or self.checkpoints / name
+        path = swap.locate(self.checkpoints, name) or self.checkpoints / name
         step = files.read_object(path / checkpoint.CURSOR).get("step")
         if not isinstance(step, int):
             raise UserError(f"{path / checkpoint.CURSOR} is damaged: its step is {step!r}")
@@ -145,14 +172,28 @@ def is_of_launch(path: Path, launch_id: str | None) -> bool:
     """Whether `path` holds the run of this launch, whose processes have been restarted."""
     if launch_id is None or not is_run(path):
         return False
-    first = RunFolder(path).read("provenance")
-    newest = [first, *first.get("resumed", [])][-1]
-    return bool(newest.get("launch") == launch_id)
+    return bool(RunFolder(path).starts()[-1].get("launch") == launch_id)
 
 
 def is_run(path: Path) -> bool:
     """Whether `path` is a run folder."""
     return (path / "config.json").is_file()
+
+
+def refuse_used_folder(path: Path) -> None:
+    """Refuse a folder for a new run that holds a run already, or what is left of one."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; --out names a folder")
+    if is_run(path):
+        raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
+    folder = RunFolder(path)
+    left = [each for each in (folder.metrics, path / "results.json") if each.exists()]
+    left += [folder.checkpoints / name for name in checkpoint.list_names(folder.checkpoints)]
+    if left:
+        raise UserError(
+            f"{path} holds {left[0].relative_to(path)} of a run that has lost its config.json; "
+            "restore that file, or change --out"
+        )
 
 
 def open_run(path: Path) -> RunFolder:
