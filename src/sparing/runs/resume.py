@@ -55,6 +55,7 @@ def resume(
         moved = _restore(run, before, folder, training, name)
         counters, config = training.counters, training.stream.config
         training.stream = build_stream(tokens, config, world, counters.cursor)
+        training.saved_step = counters.step
     size = counters.journal_bytes
     lost = _lost_bytes(folder.metrics, size, cut=options.cut_journal) if leading else 0
     counters.journal_bytes -= lost

@@ -83,7 +83,7 @@ def is_resumable(checkpoint: Checkpoint) -> bool:
 def restore(training: Training, checkpoint: Checkpoint) -> None:
     """The inverse of `capture`."""
     saved, scale = checkpoint.tensors["state"], checkpoint.cursor.get("loss_scale")
-    training.counters = read_counters(checkpoint)
+    training.counters = _counters(checkpoint)
     restore_weights(training, checkpoint)
     if scale is not None and training.scale.active:
         training.scale.value, training.scale.good_steps = scale
@@ -127,7 +127,7 @@ def start_second_pass(training: Training, checkpoint: Checkpoint) -> None:
     This is what the second command of SHA-RNN does to halve the learning rate.
     """
     load_model_tensors(training.model, checkpoint.tensors["model"])
-    before = read_counters(checkpoint)
+    before = _counters(checkpoint)
     training.counters = replace(
         before,
         cursor=Cursor(before.cursor.epoch + 1, 0, 0),
@@ -140,7 +140,7 @@ def start_second_pass(training: Training, checkpoint: Checkpoint) -> None:
     )
 
 
-def read_counters(checkpoint: Checkpoint) -> Counters:
+def _counters(checkpoint: Checkpoint) -> Counters:
     """The counters in a checkpoint; fields that an older version did not write are at their start.
 
     Raises a UserError for fields of a newer version: what they mean would be lost.
