@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from tests.runs.conftest import Killed, contents, killed, resume
 
 from sparing.cli.main import main
@@ -139,6 +140,41 @@ def test_a_damaged_journal_is_continued_without_its_unreadable_lines(
     assert "journal_bytes_cut" not in RunFolder(killed_run).starts()[-1]
     # `previous` is of an earlier step; the repair did not push it out.
     assert RunFolder(killed_run).step("previous") == 8
+
+
+def test_a_run_that_has_lost_its_settings_is_not_mixed_with_a_new_one(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (killed_run / "config.json").unlink()
+    before = contents(killed_run)
+    corpus = str(killed_run.parent / "text.txt")
+    assert main(["train", "quickstart", "--data", corpus, "--out", str(killed_run)]) == 2
+    assert "of a run that has lost its config.json" in capsys.readouterr().err
+    assert contents(killed_run) == before
+
+
+def test_weights_that_are_not_finite_are_refused_but_can_be_looked_at(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(killed_run)
+    identity = folder.config().identity()
+    saved = checkpoint.load(folder.checkpoints, "last", identity)
+    next(iter(saved.tensors["model"].values())).view(-1)[0] = torch.nan
+    checkpoint.save(folder.checkpoints, "last", saved, identity)
+    before, run = contents(killed_run), str(killed_run)
+    for command in (
+        ["evaluate", run],
+        ["generate", run, "--length", "9"],
+        ["score", run, "--text", "green"],
+        ["train", "--resume", "--out", run],
+    ):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert "is not finite, so the run has diverged" in said
+        assert said.count("\n") == 1
+    assert main(["info", run]) == 0
+    assert contents(killed_run) == before
+    assert resume(killed_run, "--checkpoint", "previous") == 0
 
 
 def test_losses_of_another_text_are_not_compared_with_the_best(killed_run: Path) -> None:

@@ -112,6 +112,8 @@ def _restore(
     saved = broadcast_checkpoint(world, found)
     assert saved is not None
     changed = before.optim != run.optim or before.schedule != run.schedule
+    # A checkpoint of an earlier pass belongs to the optimizer and the schedule of that pass.
+    changed |= world.broadcast_object(leading and _is_of_earlier_pass(folder, saved, name))
     if not changed and is_resumable(saved):
         restore(training, saved)
     else:
@@ -142,16 +144,27 @@ def _lost_bytes(path: Path, size_bytes: int, *, cut: bool) -> int:
     return lost
 
 
+def _is_of_earlier_pass(folder: RunFolder, saved: Checkpoint, name: str) -> bool:
+    last = _cursor_of_last(folder) if name == "previous" else {}
+    return bool(last) and last.get("pass_step") != saved.cursor.get("pass_step")
+
+
+def _cursor_of_last(folder: RunFolder) -> dict[str, Any]:
+    """The cursor of `last`; empty if that is missing or damaged."""
+    path = swap.locate(folder.checkpoints, "last")
+    if path is None or not checkpoint.is_intact(folder.checkpoints, "last"):
+        return {}
+    return read_object(path / checkpoint.CURSOR)
+
+
 def _is_worth_keeping(folder: RunFolder, name: str) -> bool:
     """Whether the `last` that gives way to checkpoint `name` should become `previous`.
 
     Not if it is damaged, or `previous` was preferred to it, or it is the start of a pass that a
     kill kept from beginning: then the `previous` there is worth more.
     """
-    last = swap.locate(folder.checkpoints, "last")
-    if name == "previous" or last is None or not checkpoint.is_intact(folder.checkpoints, "last"):
-        return False
-    return read_object(last / checkpoint.CURSOR).get("pass_share") is not None
+    last = _cursor_of_last(folder)
+    return name != "previous" and bool(last) and last.get("pass_share", 0) is not None
 
 
 def _save_as_last(
