@@ -33,7 +33,7 @@ def expand_home(path: str | Path) -> Path:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`; it replaces `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
     try:
         with add_path_to_errors(path, scratch):
             yield scratch
@@ -49,10 +49,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
     If another process creates `folder` first, that one is kept and this one is deleted.
     """
-    prefix = f".{folder.name}.{socket.gethostname()}."
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(folder.parent, prefix)
-    scratch = folder.with_name(f"{prefix}{os.getpid()}")
+    remove_leftovers(folder.parent, folder.name)
+    scratch = folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}")
     scratch.mkdir()
     try:
         yield scratch
@@ -66,12 +65,18 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove temporary folders that killed processes of this machine left behind."""
-    for path in parent.glob(f"{prefix}*"):
-        owner = path.name.removeprefix(prefix)
-        if owner.isdecimal() and (int(owner) == os.getpid() or not _is_alive(int(owner))):
-            shutil.rmtree(path, ignore_errors=True)
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files and folders that killed processes of this machine left in `folder`.
+
+    With a `name` only those that were to get it. This process must not be writing any of them.
+    """
+    target = ".+" if name is None else re.escape(name)
+    pattern = re.compile(rf"\.{target}\.{re.escape(socket.gethostname())}\.(\d+)(\.part)?")
+    for path in folder.iterdir():
+        found = pattern.fullmatch(path.name)
+        if found and (int(found[1]) == os.getpid() or not _is_alive(int(found[1]))):
+            with suppress(FileNotFoundError):
+                (shutil.rmtree if path.is_dir() else os.unlink)(path)
 
 
 def _is_alive(pid: int) -> bool:

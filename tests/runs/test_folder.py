@@ -15,7 +15,7 @@ from sparing.errors import UserError
 from sparing.models import FAMILIES
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
-from sparing.runs.folder import RunFolder, create, prepare_for_run
+from sparing.runs.folder import RunFolder, create, prepare_for_run, refuse_used_folder
 from sparing.runs.recipes import RECIPES, recipe
 
 TEXT = "".join(f"{n} green bottles, {n * n} walls\n" for n in range(100))
@@ -92,6 +92,20 @@ def test_other_settings_of_the_text_are_left_to_the_caller(
 def test_the_record_of_an_unfinished_run_is_removed(folder: RunFolder, run: RunConfig) -> None:
     create(folder.path, run, read(run).vocab, {})
     assert not (folder.path / "data.json").exists()
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "results.json", "checkpoints/best/cursor.json"])
+def test_a_folder_with_parts_of_another_run_is_refused(left: str, tmp_path: Path) -> None:
+    refuse_used_folder(tmp_path / "out")
+    # A run that was killed before it had begun leaves such files.
+    (tmp_path / "out" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "out" / "vocab.json").write_text("{}")
+    refuse_used_folder(tmp_path / "out")
+    (tmp_path / "out" / left).parent.mkdir(exist_ok=True)
+    (tmp_path / "out" / left).write_text("")
+    named = left.removesuffix("/cursor.json")
+    with pytest.raises(UserError, match=rf"holds {named} of a run that has lost its config\.json"):
+        refuse_used_folder(tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", [b"[]", b"[1, 2]", b"3", b'"text"', b"", b"{", b"\xff\xfe\x00"])

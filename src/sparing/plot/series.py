@@ -12,7 +12,7 @@ import numpy as np
 from sparing import units
 from sparing.errors import UserError
 from sparing.runs.records import read_provenance
-from sparing.train.journal import read_checked
+from sparing.train.journal import read
 
 XAxis = Literal["steps", "bytes", "minutes"]
 SEED = re.compile(r"seed\d+")
@@ -149,7 +149,7 @@ def finite_or_nan(value: Any) -> float:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    entries = read_checked(path)
+    entries = read(path)
     if not entries:
         raise UserError(
             f"{path} {'is empty' if path.exists() else 'is missing'}; train the run first"

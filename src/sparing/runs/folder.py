@@ -17,8 +17,8 @@ from sparing.models.api import LanguageModel
 from sparing.runs import config as run_config
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, complete_identity
-from sparing.runs.records import Result, read_provenance, read_results, read_texts
-from sparing.train import checkpoint
+from sparing.runs.records import Provenance, Result, read_provenance, read_results, read_texts
+from sparing.train import checkpoint, swap
 from sparing.train.capture import load_model_tensors
 
 
@@ -53,10 +53,33 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's complete settings."""
+        path = self._changed_settings() or self.path / "config.json"
         try:
-            return run_config.from_json(self.read("config"))
+            return run_config.from_json(files.read_object(path))
         except UserError as problem:
-            raise UserError(f"{self.path / 'config.json'}: {problem}") from None
+            raise UserError(f"{path}: {problem}") from None
+
+    def _changed_settings(self) -> Path | None:
+        """Settings that a resume has saved with `last`, but not yet written to config.json."""
+        last = swap.locate(self.checkpoints, "last")
+        changed = None if last is None else last / checkpoint.SETTINGS
+        return changed if changed is not None and changed.is_file() else None
+
+    def adopt_settings(self, run: RunConfig) -> None:
+        """Make `run` the settings of the run, after any that were saved with `last`.
+
+        A pass that begins with other settings saves them with its first checkpoint, so that a kill
+        can never leave one without the other.
+        """
+        if changed := self._changed_settings():
+            changed.replace(self.path / "config.json")
+        if self.config() != run:
+            self.write("config", run_config.to_json(run))
+
+    def starts(self) -> list[Provenance]:
+        """The provenance of every start of the run, oldest first."""
+        first = read_provenance(self.path)
+        return [first, *first.pop("resumed", [])]
 
     def vocab(self) -> Vocab:
         """The vocabulary the run was trained with."""
@@ -75,7 +98,7 @@ class RunFolder:
 
     def step(self, name: str) -> int:
         """The step at which a checkpoint was written."""
-        path = checkpoint.locate(self.checkpoints, name) or self.checkpoints / name
+        path = swap.locate(self.checkpoints, name) or self.checkpoints / name
         return read_document(path / checkpoint.CURSOR, checkpoint.Position)["step"]
 
     def results(self) -> dict[str, Result]:
@@ -141,14 +164,28 @@ def is_of_launch(path: Path, launch_id: str | None) -> bool:
     """Whether `path` holds the run of this launch, whose processes have been restarted."""
     if launch_id is None or not is_run(path):
         return False
-    first = read_provenance(path)
-    newest = [first, *first.get("resumed", [])][-1]
-    return bool(newest.get("launch") == launch_id)
+    return bool(RunFolder(path).starts()[-1].get("launch") == launch_id)
 
 
 def is_run(path: Path) -> bool:
     """Whether `path` is a run folder."""
     return (path / "config.json").is_file()
+
+
+def refuse_used_folder(path: Path) -> None:
+    """Refuse a folder for a new run that holds a run already, or what is left of one."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; --out names a folder")
+    if is_run(path):
+        raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
+    folder = RunFolder(path)
+    left = [each for each in (folder.metrics, path / "results.json") if each.exists()]
+    left += [folder.checkpoints / name for name in checkpoint.list_names(folder.checkpoints)]
+    if left:
+        raise UserError(
+            f"{path} holds {left[0].relative_to(path)} of a run that has lost its config.json; "
+            "restore that file, or change --out"
+        )
 
 
 def open_run(path: Path) -> RunFolder:

@@ -70,7 +70,7 @@ class RunSummary:
 
 def summarize(folder: RunFolder) -> RunSummary:
     """Summarize a run; raises UserError if one of its files is damaged."""
-    run, entries, results = folder.config(), journal.read_checked(folder.metrics), folder.results()
+    run, entries, results = folder.config(), journal.read(folder.metrics), folder.results()
     notes: list[Mapping[str, Any]] = [results.get("training", {}), *entries]
     size, speed = _bytes_per_token(run, entries), _tokens_per_s(entries)
     tokens, (valid, test) = _last(notes, "tokens"), read_split_results(folder)
@@ -97,7 +97,7 @@ def read_split_results(folder: RunFolder) -> tuple[SplitResult | None, SplitResu
 
     Results of weights that later training has replaced do not count.
     """
-    entries, steps = journal.read_checked(folder.metrics), _checkpoint_steps(folder)
+    entries, steps = journal.read(folder.metrics), _checkpoint_steps(folder)
     results = {
         label: entry
         for label, entry in folder.results().items()
@@ -111,7 +111,7 @@ def _checkpoint_steps(folder: RunFolder) -> dict[str, int]:
     """Step of each checkpoint; for a published run without any, that of `best` in its journal."""
     if names := checkpoint.list_names(folder.checkpoints):
         return {name: folder.step(name) for name in names}
-    best = journal.best(journal.read_checked(folder.metrics))
+    best = journal.best(journal.read(folder.metrics))
     return {} if best is None else {"best": best["step"]}
 
 

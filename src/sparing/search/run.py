@@ -45,7 +45,7 @@ def lines(folder: RunFolder) -> Iterator[str]:
     """Settings, losses, temperatures and preferences in the order of the run."""
     for path, value, _ in described(folder.config()):
         yield f"{path} = {value}"
-    entries = journal.read_checked(folder.metrics)
+    entries = journal.read(folder.metrics)
     matrices = {frame.step: frame for frame in read_frames(RunJournal("", "", entries))}
     for entry in entries:
         if entry["kind"] == "train":

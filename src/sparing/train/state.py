@@ -111,6 +111,8 @@ class Training:
     launched: bool = False
     """Whether a launcher such as torchrun started this process."""
     counters: Counters = field(default_factory=Counters)
+    saved_step: int | None = None
+    """Step of the checkpoint `last`; None before the first."""
     unchecked_norms: list[AsyncHostCopy] = field(default_factory=list)
     """Gradient norms of updates that `check_gradients` has not looked at yet."""
 
