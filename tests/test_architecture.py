@@ -11,7 +11,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
-    "errors", "files", "config", "units", "device", "launch", "host_copy",
+    "errors", "files", "documents", "config", "units", "device", "launch", "host_copy",
     "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
@@ -19,7 +19,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "host_copy": set(),
     "files": {"errors"},
-    "config": {"errors"},
+    "documents": {"errors", "files"},
+    "config": {"errors", "documents"},
     "launch": {"errors"},
     "device": {"errors", "launch"},
     "__init__": set(),

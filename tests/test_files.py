@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from sparing.files import (
     lock_folder,
     read_json,
     read_object,
+    remove_leftovers,
     write_bytes,
     write_json,
 )
@@ -41,6 +43,22 @@ def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None
     assert failure.value.filename == str(path)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_only_leftovers_of_dead_processes_of_this_machine_are_removed(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    host = socket.gethostname()
+    kept = {
+        f".file.{host}.{os.getppid()}.part", f".file.elsewhere.{ended.pid}.part", "file.part",
+        f"file.{host}.{ended.pid}.part", f".file.{host}.part", ".lock",
+    }  # fmt: skip
+    for name in (*kept, f".file.json.{host}.{ended.pid}.part"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / f".folder.{host}.{ended.pid}").mkdir()
+    (tmp_path / f".folder.{host}.{ended.pid}" / "file").write_text("half")
+    remove_leftovers(tmp_path)
+    assert set(os.listdir(tmp_path)) == kept
 
 
 def test_all_bytes_of_a_memoryview_are_written(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from sparing.documents import MisfitError, conform, refusals_located
 from sparing.errors import UserError, unknown_name
 
 Config = TypeVar("Config")
@@ -25,22 +26,10 @@ def to_json(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
-def from_json(kind: type[Config], data: Mapping[str, Any], where: str = "") -> Config:
+def from_json(kind: type[Config], data: Any, where: str = "") -> Config:
     """Build a config of `kind`, checking names and types; missing settings get their defaults."""
-    hints = get_type_hints(kind)
-    _refuse_unknown(hints, data, where)
-    values = {name: coerce(value, hints[name], f"{where}{name}") for name, value in data.items()}
-    missing = [
-        field.name
-        for field in dataclasses.fields(kind)  # type: ignore[arg-type]  # kind is a dataclass
-        if field.name not in values
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise UserError(f"setting {where}{missing[0]} is missing")
-    with refusals_named(where):
-        return kind(**values)
+    with refusals_named():
+        return cast("Config", conform(data, kind, where))
 
 
 def with_settings(config: Config, settings: Sequence[str]) -> Config:
@@ -55,7 +44,7 @@ def with_settings(config: Config, settings: Sequence[str]) -> Config:
 
 
 def _edit(config: Config, edits: Mapping[str, str], where: str) -> Config:
-    hints = get_type_hints(type(config))
+    hints = get_type_hints(type(config), include_extras=True)
     _refuse_unknown(hints, [path.partition(".")[0] for path in edits], where)
     values: dict[str, Any] = {}
     for name in dict.fromkeys(path.partition(".")[0] for path in edits):
@@ -72,82 +61,24 @@ def _edit(config: Config, edits: Mapping[str, str], where: str) -> Config:
         elif set(inner) != {""}:
             raise UserError(f"setting {path} has no fields")
         else:
-            values[name] = coerce(_parse(inner[""], hints[name]), hints[name], path)
-    with refusals_named(where):
+            with refusals_named():
+                values[name] = conform(_parse(inner[""], hints[name]), hints[name], path)
+    with refusals_named(where.rstrip(".")):
         return dataclasses.replace(config, **values)  # type: ignore[type-var]  # a dataclass
 
 
 @contextmanager
-def refusals_named(where: str) -> Iterator[None]:
+def refusals_named(where: str = "") -> Iterator[None]:
     """Turn the ValueError of a config that refuses its values into a UserError that names it."""
     try:
-        yield
-    except ValueError as problem:
-        group = where.rstrip(".")
-        named = not group or f"{group}." in str(problem)
-        raise UserError(f"bad setting: {'' if named else f'{group}: '}{problem}") from None
-
-
-def coerce(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the annotated type, or a UserError that names the setting."""
-    if isinstance(hint, TypeVar):
-        # The part in which a generic config differs; `from_json` gets it complete.
-        return value
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _coerce_union(value, arguments, where)
-    if origin is Literal:
-        if value not in arguments:
-            raise unknown_name(f"value for {where}:", str(value), [str(a) for a in arguments])
-        return value
-    if origin is tuple:
-        return _coerce_tuple(value, arguments, where)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if isinstance(value, hint):
-            return value
-        if not isinstance(value, Mapping):
-            raise UserError(f"setting {where} must be a group of settings, not {value!r}")
-        return from_json(hint, value, f"{where}.")
-    return _coerce_scalar(value, hint, where)
-
-
-def _coerce_scalar(value: Any, hint: Any, where: str) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise UserError(f"setting {where} must be {_name(hint)}, not {value!r}")
-
-
-def _coerce_union(value: Any, arguments: tuple[Any, ...], where: str) -> Any:
-    if value is None and type(None) in arguments:
-        return None
-    problems: list[UserError] = []
-    for argument in arguments:
-        if argument is type(None):
-            continue
-        try:
-            return coerce(value, argument, where)
-        except UserError as problem:
-            problems.append(problem)
-    raise problems[0]
-
-
-def _coerce_tuple(value: Any, arguments: tuple[Any, ...], where: str) -> tuple[Any, ...]:
-    if isinstance(value, str | Mapping):
-        raise UserError(f"setting {where} must be a list such as 1,2, not {value!r}")
-    items = list(value) if isinstance(value, Sequence) else [value]
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(coerce(item, arguments[0], where) for item in items)
-    if len(items) != len(arguments):
-        raise UserError(f"setting {where} needs {len(arguments)} values, not {len(items)}")
-    return tuple(coerce(item, kind, where) for item, kind in zip(items, arguments, strict=True))
+        with refusals_located(where):
+            yield
+    except MisfitError as problem:
+        raise UserError(f"bad setting: {problem}") from None
 
 
 def _parse(text: str, hint: Any) -> Any:
-    """`text` as a value for `coerce`; where the setting is text, it stays as it was typed."""
+    """`text` as a value for `conform`; where the setting is text, it stays as it was typed."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         others = [argument for argument in arguments if argument is not type(None)]
@@ -184,11 +115,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _name(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def described(config: Any, where: str = "") -> list[tuple[str, Any, str]]:

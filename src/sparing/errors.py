@@ -14,7 +14,11 @@ class LostProcessError(UserError):
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return an error for a name that does not exist, with the closest name that does."""
+    return UserError(f"unknown {kind} {name!r}; {closest_name(name, known)}")
+
+
+def closest_name(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that does not exist: the closest name that does, else all of them."""
     choices = sorted(known)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
-    return UserError(f"unknown {kind} {name!r}; {hint}")
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"

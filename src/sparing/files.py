@@ -5,10 +5,11 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -16,13 +17,23 @@ from typing import IO, Any
 from sparing.errors import UserError
 
 LOCK = ".lock"
+MOST_DIGITS = 20
+"""Of a whole number in JSON: 64 bits and a sign."""
+MOST_NESTED = 50
+"""Levels of groups and lists in JSON."""
+SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+
+
+def expand_home(path: str | Path) -> Path:
+    """`path` with the home folder of `~` or `~user`; as it is where there is no such user."""
+    return Path(os.path.expanduser(path))
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`; it replaces `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
     try:
         with add_path_to_errors(path, scratch):
             yield scratch
@@ -38,10 +49,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
     If another process creates `folder` first, that one is kept and this one is deleted.
     """
-    prefix = f".{folder.name}.{socket.gethostname()}."
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(folder.parent, prefix)
-    scratch = folder.with_name(f"{prefix}{os.getpid()}")
+    remove_leftovers(folder.parent, folder.name)
+    scratch = folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}")
     scratch.mkdir()
     try:
         yield scratch
@@ -55,12 +65,18 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove temporary folders that killed processes of this machine left behind."""
-    for path in parent.glob(f"{prefix}*"):
-        owner = path.name.removeprefix(prefix)
-        if owner.isdecimal() and (int(owner) == os.getpid() or not _is_alive(int(owner))):
-            shutil.rmtree(path, ignore_errors=True)
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files and folders that killed processes of this machine left in `folder`.
+
+    With a `name` only those that were to get it. This process must not be writing any of them.
+    """
+    target = ".+" if name is None else re.escape(name)
+    pattern = re.compile(rf"\.{target}\.{re.escape(socket.gethostname())}\.(\d+)(\.part)?")
+    for path in folder.iterdir():
+        found = pattern.fullmatch(path.name)
+        if found and (int(found[1]) == os.getpid() or not _is_alive(int(found[1]))):
+            with suppress(FileNotFoundError):
+                (shutil.rmtree if path.is_dir() else os.unlink)(path)
 
 
 def _is_alive(pid: int) -> bool:
@@ -115,12 +131,41 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise a UserError if it is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UserError(f"{path} cannot be read: {reason}") from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; a ValueError also for what nothing here writes and readers would stumble over."""
+    try:
+        data = json.loads(text, parse_int=_parse_int)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [data]
+    for _ in range(MOST_NESTED):
+        level = [item for each in level for item in _items(each)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    if SURROGATE.search(text):
+        # Only those that stand for the bytes of a file name can be written again.
+        json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return data
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a whole number of {len(digits):,} digits")
+    return int(digits)
+
+
+def _items(data: Any) -> Iterable[Any]:
+    if isinstance(data, dict):
+        return data.values()
+    return data if isinstance(data, list) else ()
 
 
 def read_object(path: Path) -> dict[str, Any]:

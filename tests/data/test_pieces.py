@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sparing.data.pieces import SENTENCE_CHARACTERS, SPACE_MARK, PieceVocab
 from sparing.data.vocab import train_vocab, vocab_from_json
+from sparing.documents import MisfitError
 from sparing.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type")
@@ -115,5 +116,5 @@ def test_text_that_is_not_utf8_is_refused(pieces: PieceVocab) -> None:
 
 def test_a_damaged_model_is_refused() -> None:
     pytest.importorskip("sentencepiece")
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(MisfitError, match="model: "):
         vocab_from_json({"kind": "pieces", "model": "AAAA"})

@@ -145,8 +145,8 @@ def test_a_damaged_token_file_is_refused_by_name(corpus: Path, damage: str) -> N
         ({"config": []}, "damaged"),
         ({"vocab": []}, "damaged"),
         ({"splits": {"train": {"tokens": "9", "dtype": "|u1"}}}, "damaged"),
-        ({"vocab": {"kind": "runes"}}, "unknown vocabulary"),
-        ({"config": {"korpus": "x"}}, "unknown setting"),
+        ({"vocab": {"kind": "runes"}}, "kind cannot be 'runes'"),
+        ({"config": {"korpus": "x"}}, "config.korpus is unknown"),
     ],
 )
 def test_a_damaged_manifest_is_refused(corpus: Path, change: dict[str, Any], reason: str) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sparing.data.splits import read_splits
 from sparing.data.vocab import ByteVocab, SymbolVocab, Vocab, train_vocab, vocab_from_json
+from sparing.documents import MisfitError
 from sparing.errors import UserError
 
 TEXT = "a bb\nccc  dé\tß €\U0001f600\n\nbb a\n".encode()
@@ -124,10 +125,28 @@ def test_wrong_kinds_and_damaged_data_are_refused() -> None:
         train_vocab("byte", b"abc")
     with pytest.raises(UserError, match="no training text"):
         train_vocab("words", b"")
-    with pytest.raises(UserError, match="damaged"):
-        vocab_from_json({"kind": "symbols", "symbols": ["x"]})
-    with pytest.raises(UserError, match="unknown vocabulary"):
-        vocab_from_json({"kind": "runes"})
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        ({}, "kind is missing"),
+        ({"kind": "runes"}, "kind cannot be 'runes'"),
+        ({"kind": "symbols"}, "symbols is missing"),
+        ({"kind": "symbols", "symbols": ["x"]}, "symbols must be a whole number"),
+        ({"kind": "symbols", "symbols": [256]}, "symbols: bytes must be in range"),
+        ({"kind": "symbols", "symbols": [65, 65]}, "symbols: some are there twice"),
+        ({"kind": "characters", "characters": ""}, "characters: there are none"),
+        ({"kind": "characters", "characters": "\ud800"}, "characters: 'utf-32-le' codec"),
+        ({"kind": "words", "words": ["a", "<eos>", "<unk>"]}, "words: they do not begin"),
+        ({"kind": "words", "words": ["<eos>", "\ud800", "<unk>"]}, "words: 'utf-8' codec"),
+        ({"kind": "pieces", "model": "?"}, "model: "),
+    ],
+)
+def test_stored_data_that_is_no_vocabulary_is_refused(stored: object, words: str) -> None:
+    with pytest.raises(MisfitError) as refusal:
+        vocab_from_json(stored)
+    assert str(refusal.value).startswith(words)
 
 
 def test_enwik8_has_205_symbols(enwik8: dict[str, bytes]) -> None:

@@ -47,7 +47,7 @@ def test_the_first_start_is_kept(tmp_path: Path) -> None:
     record = TrialRecord.read(path)
     assert (record.status, record.started_at) == ({"a": FINISHED}, "long ago")
     path.write_text(json.dumps({"trials": {}}))
-    with pytest.raises(UserError, match="does not record an experiment"):
+    with pytest.raises(UserError, match="started_at is missing; change --out"):
         TrialRecord.read(path)
 
 

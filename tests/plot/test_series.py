@@ -122,7 +122,7 @@ def test_bad_journals_are_refused_by_name(make_run: MakeRun, tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"metrics\.jsonl is missing"):
         read_journals([tmp_path / "nowhere"])
     entries = [{"kind": "train", "step": 1}, {"kind": "train", "step": "two"}]
-    with pytest.raises(UserError, match="line 2 is not a journal entry"):
+    with pytest.raises(UserError, match="line 2 is damaged: step must be a whole number"):
         read_journals([make_run("odd", entries)])
 
 

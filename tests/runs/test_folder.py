@@ -15,7 +15,7 @@ from sparing.errors import UserError
 from sparing.models import FAMILIES
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
-from sparing.runs.folder import RunFolder, create, prepare_for_run
+from sparing.runs.folder import RunFolder, create, prepare_for_run, refuse_used_folder
 from sparing.runs.recipes import RECIPES, recipe
 
 TEXT = "".join(f"{n} green bottles, {n * n} walls\n" for n in range(100))
@@ -94,6 +94,20 @@ def test_the_record_of_an_unfinished_run_is_removed(folder: RunFolder, run: RunC
     assert not (folder.path / "data.json").exists()
 
 
+@pytest.mark.parametrize("left", ["metrics.jsonl", "results.json", "checkpoints/best/cursor.json"])
+def test_a_folder_with_parts_of_another_run_is_refused(left: str, tmp_path: Path) -> None:
+    refuse_used_folder(tmp_path / "out")
+    # A run that was killed before it had begun leaves such files.
+    (tmp_path / "out" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "out" / "vocab.json").write_text("{}")
+    refuse_used_folder(tmp_path / "out")
+    (tmp_path / "out" / left).parent.mkdir(exist_ok=True)
+    (tmp_path / "out" / left).write_text("")
+    named = left.removesuffix("/cursor.json")
+    with pytest.raises(UserError, match=rf"holds {named} of a run that has lost its config\.json"):
+        refuse_used_folder(tmp_path / "out")
+
+
 @pytest.mark.parametrize("content", [b"[]", b"[1, 2]", b"3", b'"text"', b"", b"{", b"\xff\xfe\x00"])
 @pytest.mark.parametrize("name", ["config", "vocab", "provenance", "data", "results"])
 def test_a_damaged_file_is_named_in_one_line(
@@ -144,7 +158,7 @@ def test_a_wrong_setting_is_a_user_error_or_none(
 )
 def test_a_damaged_vocabulary_is_named(stored: dict[str, Any], folder: RunFolder) -> None:
     folder.write("vocab", stored)
-    with pytest.raises(UserError, match=r"vocab\.json: "):
+    with pytest.raises(UserError, match=r"vocab\.json is damaged: "):
         folder.vocab()
 
 
@@ -162,7 +176,7 @@ def test_a_damaged_cursor_is_named(cursor: str, folder: RunFolder) -> None:
 def test_results_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:
     def note(writer: int) -> None:
         for number in range(20):
-            folder.note_results({f"{writer}.{number}": number})
+            folder.note_results({f"{writer}.{number}": {"step": number}})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(note, range(4)))

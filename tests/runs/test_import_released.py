@@ -201,6 +201,8 @@ def test_files_of_other_kinds_are_refused(write: Write, tmp_path: Path) -> None:
         ("key_pe", torch.randn(4, 96), "2 axes"),
         ("key_pe", torch.full((1, 4, 96), float("nan")), "not finite"),
         ("key_pe", torch.ones(1, 4, 96, dtype=torch.long), "plain numbers"),
+        ("key_pe", torch.ones(1, 4, 96, device="meta"), "plain numbers"),
+        ("key_pe", torch.ones(1, 4, 96).to(torch.float8_e5m2), "plain "),
         ("key_pe", torch.randn(1, 3, 96), "do not make a width"),
         ("in_emb.weight", torch.randn(99, DIM), "99 symbols; known are enwik8 with 205"),
         ("out_emb.bias", torch.randn(7), "head.bias is"),

@@ -167,10 +167,10 @@ def test_a_run_with_only_settings_has_a_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("results.json", '{"test": 3}', "test is not an object"),
+        ("results.json", '{"test": 3}', "test must be a group of named values, not 3"),
         ("results.json", "[]", "is damaged"),
         ("results.json", "{", "cannot be read"),
-        ("metrics.jsonl", '{"kind": "train"}\n', "line 1 is not a journal entry"),
+        ("metrics.jsonl", '{"kind": "train"}\n', "line 1 is damaged: step is missing"),
         ("config.json", '{"family": "sha_rnm"}', "sha_rnn"),
     ],
 )

@@ -1,13 +1,17 @@
 """Resuming a run that was killed."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.runs.conftest import Killed, killed, resume
+import torch
+from tests.runs.conftest import Killed, contents, killed, resume
 
+from sparing.cli.main import main
 from sparing.runs.folder import RunFolder
-from sparing.train import checkpoint
+from sparing.train import checkpoint, journal
 from sparing.train.checkpoint import Checkpoint
 
 
@@ -26,6 +30,153 @@ def test_a_checkpoint_not_chosen_does_not_come_back_after_a_kill(
     assert resume(killed_run) == 0
 
 
+def test_a_run_killed_before_its_first_last_starts_again(
+    early_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("sparing.runs.train.fit", killed)
+        with pytest.raises(Killed):
+            resume(early_run)
+    # Nothing is lost before there is something better.
+    assert checkpoint.list_names(early_run / "checkpoints") == ["best"]
+    assert (early_run / "metrics.jsonl").read_text() == ""
+    assert resume(early_run) == 0
+    steps = [entry["step"] for entry in journal.read(early_run / "metrics.jsonl")]
+    assert steps == sorted(steps)
+    assert RunFolder(early_run).step("last") == 8
+    assert [each["step"] for each in RunFolder(early_run).starts()[1:]] == [0, 0]
+
+
+def test_a_run_that_has_lost_its_last_does_not_start_again(
+    early_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(early_run / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "event", "step": 5, "what": "a step after the first checkpoint"}\n')
+    before = contents(early_run)
+    assert resume(early_run) == 2
+    assert "available: best (choose with --checkpoint)" in capsys.readouterr().err
+    assert contents(early_run) == before
+    assert resume(early_run, "--checkpoint", "best") == 0
+
+
+def test_figures_of_weights_that_would_be_replaced_keep_the_settings(
+    early_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(early_run)]) == 0
+    before = contents(early_run)
+    assert resume(early_run, "--set", "optim.lr=1e-4") == 2
+    assert "has results of other settings" in capsys.readouterr().err
+    assert contents(early_run) == before
+
+
+def flip_line(path: Path) -> None:
+    first, *rest = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join([first[:9] + "\x00" + first[10:], *rest]))
+
+
+def cut_off(path: Path) -> None:
+    content = (path / "metrics.jsonl").read_bytes()
+    (path / "metrics.jsonl").write_bytes(content[:-40])
+
+
+def replace_with(name: str, content: str) -> Callable[[Path], object]:
+    return lambda path: (path / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (replace_with("provenance.json", "{"), "provenance.json"),
+        (replace_with("provenance.json", '{"resumed": [3]}'), "provenance.json"),
+        (replace_with("results.json", "[]"), "results.json"),
+        (replace_with("vocab.json", "{}"), "vocab.json"),
+        (replace_with("checkpoints/best/manifest.json", "{}"), "manifest.json"),
+        (lambda path: (path / "metrics.jsonl").unlink(), "metrics.jsonl"),
+        (flip_line, "metrics.jsonl"),
+    ],
+)
+def test_a_refused_resume_changes_nothing(
+    damage: Callable[[Path], object],
+    named: str,
+    killed_run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert resume(killed_run) == 0
+    damage(killed_run)
+    before = contents(killed_run)
+    capsys.readouterr()
+    for _ in range(2):
+        more = ("--checkpoint", "best", "--set", "optim.lr=1e-3", "--set", "train.steps=10")
+        assert resume(killed_run, *more) == 2
+        said = capsys.readouterr().err
+        assert named in said
+        assert said.count("\n") == 1
+    assert contents(killed_run) == before
+
+
+@pytest.mark.parametrize("damage", [flip_line, cut_off])
+def test_a_damaged_journal_is_continued_without_its_unreadable_lines(
+    damage: Callable[[Path], object],
+    killed_run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("--set", "train.log_every=1")
+    assert resume(killed_run, *words) == 0
+    lines = (killed_run / "metrics.jsonl").read_text().splitlines()
+    damage(killed_run)
+    assert resume(killed_run, "--set", "train.steps=9") == 2
+    assert "add --cut-journal to go on without those entries" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr("sparing.runs.train.fit", killed)
+        with pytest.raises(Killed):
+            resume(killed_run, "--set", "train.steps=9", "--cut-journal")
+    # From now on it is an ordinary run, whose last checkpoint and journal agree.
+    assert resume(killed_run, "--set", "train.steps=9") == 0
+    kept = lines[1:] if damage is flip_line else lines[:-1]
+    assert (killed_run / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
+    assert [json.loads(line)["step"] for line in kept][-1] <= 8
+    assert RunFolder(killed_run).starts()[-2]["journal_bytes_cut"] > 0
+    assert "journal_bytes_cut" not in RunFolder(killed_run).starts()[-1]
+    # `previous` is of an earlier step; the repair did not push it out.
+    assert RunFolder(killed_run).step("previous") == 8
+
+
+def test_a_run_that_has_lost_its_settings_is_not_mixed_with_a_new_one(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (killed_run / "config.json").unlink()
+    before = contents(killed_run)
+    corpus = str(killed_run.parent / "text.txt")
+    assert main(["train", "quickstart", "--data", corpus, "--out", str(killed_run)]) == 2
+    assert "of a run that has lost its config.json" in capsys.readouterr().err
+    assert contents(killed_run) == before
+
+
+def test_weights_that_are_not_finite_are_refused_but_can_be_looked_at(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(killed_run)
+    identity = folder.config().identity()
+    saved = checkpoint.load(folder.checkpoints, "last", identity)
+    next(iter(saved.tensors["model"].values())).view(-1)[0] = torch.nan
+    checkpoint.save(folder.checkpoints, "last", saved, identity)
+    before, run = contents(killed_run), str(killed_run)
+    for command in (
+        ["evaluate", run],
+        ["generate", run, "--length", "9"],
+        ["score", run, "--text", "green"],
+        ["train", "--resume", "--out", run],
+    ):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert "is not finite, so the run has diverged" in said
+        assert said.count("\n") == 1
+    assert main(["info", run]) == 0
+    assert contents(killed_run) == before
+    assert resume(killed_run, "--checkpoint", "previous") == 0
+
+
 def test_losses_of_another_text_are_not_compared_with_the_best(killed_run: Path) -> None:
     assert resume(killed_run) == 0
     folder = RunFolder(killed_run)
@@ -41,16 +192,23 @@ def test_losses_of_another_text_are_not_compared_with_the_best(killed_run: Path)
     assert best["step"] == folder.step("best") == 9
 
 
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (("last", "previous"), "available: best (choose with --checkpoint)"),
+        (("last", "previous", "best"), "has results but no checkpoint"),
+    ],
+)
 def test_a_run_with_results_but_no_weights_does_not_start_again(
-    killed_run: Path, capsys: pytest.CaptureFixture[str]
+    lost: tuple[str, ...], words: str, killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(killed_run) == 0
-    journal, results = ((killed_run / n).read_text() for n in ("metrics.jsonl", "results.json"))
-    shutil.rmtree(killed_run / "checkpoints")
+    for name in lost:
+        shutil.rmtree(killed_run / "checkpoints" / name)
+    before = contents(killed_run)
     assert resume(killed_run) == 2
-    assert "has results but no checkpoint" in capsys.readouterr().err
-    assert (killed_run / "metrics.jsonl").read_text() == journal
-    assert (killed_run / "results.json").read_text() == results
+    assert words in capsys.readouterr().err
+    assert contents(killed_run) == before
 
 
 def test_resuming_a_finished_run_changes_nothing(

@@ -67,6 +67,11 @@ def test_times_are_measured_in_three_regimes_and_kept(
     table["regimes"]["train"]["fixed_ms"] = 1234.5
     path.write_text(json.dumps(table))
     assert prices(run, "xfi", CPU, "time").fixed == 1234.5
+    # A damaged table is measured again.
+    for garbled in ({"fixed_ms": "slow"}, {"blocks_ms": {"x": 1.0}}):
+        train = table["regimes"]["train"] | garbled
+        path.write_text(json.dumps(table | {"regimes": table["regimes"] | {"train": train}}))
+        assert prices(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
     # Regimes differ, and so does another shape.
     assert prices(run, "xfi", CPU, "time", "decode").fixed == pytest.approx(2 * 8)
     other = cost_table(small_search("model.dim=16"), "xfi", CPU)["regimes"]["train"]

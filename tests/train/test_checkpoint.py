@@ -1,37 +1,16 @@
 """Checkpoints survive kills and refuse damage."""
 
 import errno
-import itertools
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors import SafetensorError
+from tests.train.numbered import IDENTITY, number, step_of, weights
 
 from sparing.errors import UserError
 from sparing.train import checkpoint
-from sparing.train.checkpoint import Checkpoint
-
-IDENTITY = {"family": "toy", "dim": 3, "layers": (1, 2)}
-
-
-def number(value: int) -> Checkpoint:
-    tensors = {"model": {"w": torch.full((3,), float(value))}, "state": {"s": torch.ones(2)}}
-    return Checkpoint(tensors, {"step": value})
-
-
-def weights(value: int) -> Checkpoint:
-    whole = number(value)
-    return Checkpoint({"model": whole.tensors["model"]}, whole.cursor)
-
-
-def step_of(folder: Path, name: str = "last") -> int:
-    loaded = checkpoint.load(folder, name, IDENTITY)
-    assert loaded.tensors["model"]["w"].tolist() == [float(loaded.cursor["step"])] * 3
-    return int(loaded.cursor["step"])
 
 
 def test_a_saved_checkpoint_is_loaded_and_the_previous_one_kept(tmp_path: Path) -> None:
@@ -49,10 +28,6 @@ def test_all_files_of_a_checkpoint_have_the_same_permissions(tmp_path: Path) -> 
     (tmp_path / "plain").touch()
     modes = {path.stat().st_mode for path in (tmp_path / "last").iterdir()}
     assert modes == {(tmp_path / "plain").stat().st_mode}
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_an_update_keeps_the_files_it_does_not_replace(tmp_path: Path) -> None:
@@ -78,53 +53,6 @@ def test_files_are_copied_where_there_are_no_hard_links(
     checkpoint.update(tmp_path, "last", weights(2), IDENTITY)
     assert step_of(tmp_path) == 2
     assert checkpoint.load(tmp_path, "last", IDENTITY).tensors["state"]["s"].tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("way", ["save", "update"])
-@pytest.mark.parametrize("name", ["last", "best"])
-def test_a_kill_at_any_file_operation_leaves_a_complete_checkpoint(
-    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kill before the n-th change to the disk, for every n, and open the folder again."""
-    for moment in itertools.count():
-        folder = tmp_path / str(moment)
-        checkpoint.save(folder, name, number(1), IDENTITY)
-        checkpoint.save(folder, name, number(2), IDENTITY)
-        with monkeypatch.context() as patch:
-            finished = die_at(moment, patch, folder, name, way)
-        assert step_of(folder, name) in (2, 3)
-        checkpoint.save(folder, name, number(4), IDENTITY)
-        assert step_of(folder, name) == 4
-        if finished:
-            break
-    assert moment > 5
-
-
-def die_at(moment: int, patch: pytest.MonkeyPatch, folder: Path, name: str, way: str) -> bool:
-    left = itertools.count(moment, -1)
-
-    def mortal(operation):  # type: ignore[no-untyped-def]
-        def operate(*arguments, **options):  # type: ignore[no-untyped-def]
-            if next(left) <= 0:
-                raise Killed
-            return operation(*arguments, **options)
-
-        return operate
-
-    patch.setattr(os, "replace", mortal(os.replace))
-    patch.setattr(Path, "rename", mortal(Path.rename))
-    patch.setattr(Path, "mkdir", mortal(Path.mkdir))
-    patch.setattr(shutil, "rmtree", mortal(shutil.rmtree))
-    patch.setattr(checkpoint, "save_file", mortal(checkpoint.save_file))
-    patch.setattr(os, "link", mortal(os.link))
-    try:
-        if way == "save":
-            checkpoint.save(folder, name, number(3), IDENTITY)
-        else:
-            checkpoint.update(folder, name, weights(3), IDENTITY)
-    except Killed:
-        return False
-    return True
 
 
 def test_a_flipped_bit_is_found_and_the_previous_one_offered(tmp_path: Path) -> None:

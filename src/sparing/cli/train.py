@@ -42,6 +42,10 @@ def train(
         Literal["last", "previous", "best"] | None,
         typer.Option(help="Checkpoint to resume from; last by default."),
     ] = None,
+    cut_journal: Annotated[
+        bool,
+        typer.Option("--cut-journal", help="Resume without the unreadable lines of the journal."),
+    ] = False,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     shard: Annotated[
@@ -52,8 +56,8 @@ def train(
     ] = TrainOptions().timeout_s,
 ) -> int:
     """Train a recipe. Ctrl-C stops with a checkpoint, from which --resume continues."""
-    if checkpoint is not None and not resume:
-        raise UserError("--checkpoint needs --resume")
+    if (checkpoint is not None or cut_journal) and not resume:
+        raise UserError(f"--{'checkpoint' if checkpoint else 'cut-journal'} needs --resume")
     launch = current_launch()
     if launch.nodes > 1 and launch.id is None:
         raise UserError("on several machines, give torchrun the same --rdzv-id NAME on each")
@@ -72,6 +76,7 @@ def train(
         timeout_s=timeout,
         sharded=shard,
         restarted=restarted,
+        cut_journal=cut_journal,
     )
     signal = train_run(run, path, options)
     if launch.rank == 0:

@@ -11,7 +11,7 @@ from sparing.data import local
 from sparing.data.corpora import CORPORA, SPLITS, STDLIB, Corpus
 from sparing.data.download import download
 from sparing.errors import UserError, unknown_name
-from sparing.files import atomic_folder, lock_folder, write_bytes
+from sparing.files import atomic_folder, expand_home, lock_folder, write_bytes
 from sparing.units import pluralize
 
 LOCAL_SUFFIXES = (
@@ -23,7 +23,7 @@ LOCAL_SUFFIXES = (
 def cache_dir() -> Path:
     """The cache folder: `$SPARING_HOME`, or `~/.cache/sparing`."""
     chosen = os.environ.get("SPARING_HOME")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "sparing"
+    return expand_home(chosen or "~/.cache/sparing")
 
 
 def check_source(name: str, source: Path) -> None:
@@ -49,7 +49,7 @@ def read_splits(
     if source is not None and (corpus is None or corpus.name == STDLIB):
         raise UserError(f"--from is for corpora that can be downloaded; {name_or_path} is not one")
     if corpus is None:
-        return local.split_by_bytes(local.read_path(Path(name_or_path).expanduser()))
+        return local.split_by_bytes(local.read_path(expand_home(name_or_path)))
     if corpus.name == STDLIB:
         return local.read_stdlib()
     path = _find_nearest_copy(corpus, source)
@@ -74,7 +74,7 @@ def fingerprint(name_or_path: str, source: Path | None = None) -> str:
     """A string that changes when the text of a corpus does, found without reading that text."""
     corpus = _find_corpus(name_or_path)
     if corpus is None:
-        return local.path_fingerprint(Path(name_or_path).expanduser())
+        return local.path_fingerprint(expand_home(name_or_path))
     if corpus.name == STDLIB:
         return local.stdlib_fingerprint()
     if corpus.checksums:
@@ -113,7 +113,7 @@ def _find_corpus(name_or_path: str) -> Corpus | None:
     """The corpus of that name; None for an existing path."""
     if name_or_path in CORPORA:
         return CORPORA[name_or_path]
-    if not name_or_path or not Path(name_or_path).expanduser().exists():
+    if not name_or_path or not expand_home(name_or_path).exists():
         if "/" in name_or_path or Path(name_or_path).suffix:
             raise UserError(f"there is no text at {name_or_path}; check the path")
         raise unknown_name("corpus (and no such file)", name_or_path, CORPORA)
@@ -122,11 +122,11 @@ def _find_corpus(name_or_path: str) -> Corpus | None:
 
 def _find_nearest_copy(corpus: Corpus, source: Path | None) -> Path | None:
     if source is not None:
-        return source.expanduser()
+        return expand_home(source)
     if _stored_folder(corpus).exists():
         return _stored_folder(corpus)
     shared = os.environ.get("SPARING_DATA")
-    return find_copy(corpus, Path(shared).expanduser()) if shared else None
+    return find_copy(corpus, expand_home(shared)) if shared else None
 
 
 def _stored_folder(corpus: Corpus) -> Path:

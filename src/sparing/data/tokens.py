@@ -4,20 +4,20 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from sparing.config import from_json, to_json
+from sparing.config import to_json
 from sparing.data.corpora import SPLITS
 from sparing.data.splits import cache_dir, check_source, fingerprint, read_splits
 from sparing.data.text import count_words, smallest_dtype
 from sparing.data.vocab import Vocab, VocabKind, train_vocab, vocab_from_json
+from sparing.documents import Count, conform, damage_named
 from sparing.errors import UserError, unknown_name
 from sparing.files import atomic_folder, read_object, write_bytes, write_json
 from sparing.units import pluralize
@@ -25,8 +25,7 @@ from sparing.units import pluralize
 FORMAT = 1
 BYTE_LIKE = ("bytes", "symbols", "characters")
 """Vocabularies in which a newline is a token of its own."""
-ENTRY_TYPES = {"tokens": int, "bytes": int, "words": int, "dtype": str, "text_sha256": str}
-"""Fields of a split's entry in the manifest and their types."""
+REMEDY = "delete the folder and prepare it again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +44,38 @@ class DataConfig:
     models of Adaptive Span)."""
     newlines: bool = True
     """False: remove newlines before tokenizing, as Transformer-XL does for enwik8."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size is not None and not 0 < self.vocab_size < 2**31:
+            raise ValueError("data.vocab_size must be at least 1 and below 2^31")
+
+
+class SplitEntry(TypedDict):
+    """What the manifest says about a split."""
+
+    tokens: Count
+    bytes: Count
+    words: Count
+    dtype: Literal["|u1", "<u2", "<u4"]
+    sha256: str
+    text_sha256: str
+
+
+class Splits(TypedDict):
+    """The splits of a corpus."""
+
+    train: SplitEntry
+    valid: SplitEntry
+    test: SplitEntry
+
+
+class TokensManifest(TypedDict):
+    """The content of meta.json."""
+
+    format: int
+    config: DataConfig
+    vocab: dict[str, Any]
+    splits: Splits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,19 +98,30 @@ class Tokens:
     folder: Path
     vocab: Vocab
     config: DataConfig
-    manifest: Mapping[str, Any]
+    manifest: TokensManifest
 
     def split(self, name: str) -> Split:
         """Memory-map one of train, valid and test."""
-        if name not in SPLITS:
-            raise unknown_name("split", name, SPLITS)
-        about = self.manifest["splits"][name]
+        about = self._about(name)
         ids = np.memmap(self.folder / f"{name}.bin", np.dtype(about["dtype"]), "r")
         return Split(ids, about["bytes"], about["words"], self.vocab.start)
 
+    def check_size(self, split: str) -> None:
+        """Refuse the file of a split whose size is not what the manifest says."""
+        about, path = self._about(split), self.folder / f"{split}.bin"
+        expected = about["tokens"] * np.dtype(about["dtype"]).itemsize
+        found = path.stat().st_size if path.is_file() else 0
+        if not expected or found != expected:
+            raise UserError(f"{path} has {pluralize(found, 'byte')} instead of {expected:,}")
+
     def text_sha256(self) -> dict[str, str]:
         """SHA-256 of each split's text before tokenizing."""
-        return {name: self.manifest["splits"][name]["text_sha256"] for name in SPLITS}
+        return {name: self._about(name)["text_sha256"] for name in SPLITS}
+
+    def _about(self, split: str) -> SplitEntry:
+        if split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
+        return cast("dict[str, SplitEntry]", self.manifest["splits"])[split]
 
 
 def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = True) -> Tokens:
@@ -102,30 +144,20 @@ def tokens_folder(config: DataConfig, source: Path | None = None) -> Path:
 
 def open_tokens(folder: Path) -> Tokens:
     """Open a tokenized corpus; raise a UserError if a file is missing or damaged."""
-    manifest = read_object(folder / "meta.json")
-    remedy = "delete the folder and prepare it again"
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder} is not of token format {FORMAT}; {remedy}")
+    path = folder / "meta.json"
     try:
-        config = from_json(DataConfig, manifest["config"])
-        vocab = vocab_from_json(manifest["vocab"])
+        stored = read_object(path)
+        if stored.get("format") != FORMAT:
+            raise UserError(f"{folder} is not of token format {FORMAT}")
+        with damage_named(path):
+            manifest: TokensManifest = conform(stored, TokensManifest)
+            vocab = vocab_from_json(manifest["vocab"])
+        tokens = Tokens(folder, vocab, manifest["config"], manifest)
         for split in SPLITS:
-            expected, path = _expected_bytes(manifest["splits"][split]), folder / f"{split}.bin"
-            found = path.stat().st_size if path.exists() else 0
-            if found != expected:
-                size = pluralize(found, "byte")
-                raise UserError(f"{path} has {size} instead of {expected:,}; {remedy}")
-    except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise UserError(f"{folder / 'meta.json'} is damaged: {problem!r}; {remedy}") from None
-    return Tokens(folder, vocab, config, manifest)
-
-
-def _expected_bytes(about: Mapping[str, Any]) -> int:
-    """The size of a split's file; raise a TypeError if the manifest's entry is damaged."""
-    for name, kind in ENTRY_TYPES.items():
-        if type(about[name]) is not kind:
-            raise TypeError(f"{name} is {about[name]!r}")
-    return int(about["tokens"] * np.dtype(about["dtype"]).itemsize)
+            tokens.check_size(split)
+    except UserError as problem:
+        raise UserError(f"{problem}; {REMEDY}") from None
+    return tokens
 
 
 def split_from_text(text: bytes, vocab: Vocab) -> Split:

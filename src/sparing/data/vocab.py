@@ -1,19 +1,21 @@
 """Vocabularies: text to token ids and back. They are made from the training text alone."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from sparing.data.pieces import PieceVocab
 from sparing.data.text import decode_chunks, smallest_dtype, split_chunks
+from sparing.documents import Count, MisfitError, conform
 from sparing.errors import UserError, unknown_name
 
 VocabKind = Literal["bytes", "symbols", "characters", "words", "pieces", "par-pieces"]
 VOCAB_KINDS: tuple[VocabKind, ...] = get_args(VocabKind)
 Order = Literal["frequency", "appearance"]
+Token = TypeVar("Token", int, str)
 Ids = Sequence[int] | npt.NDArray[Any]
 EOS, UNK = b"<eos>", b"<unk>"
 
@@ -216,25 +218,48 @@ def train_vocab(
     return PieceVocab.train(train_text, size, style="par" if kind == "par-pieces" else "lossless")
 
 
-def vocab_from_json(data: Mapping[str, Any]) -> Vocab:
-    """Restore a vocabulary from the data of `to_json`."""
+class StoredVocab(TypedDict, total=False):
+    """The data of `to_json`: the kind, and what that kind consists of."""
+
+    kind: Required[VocabKind]
+    symbols: list[Count]
+    characters: str
+    words: list[str]
+    model: str
+
+
+def vocab_from_json(data: Any) -> Vocab:
+    """Restore a vocabulary from the data of `to_json`, or raise a MisfitError."""
+    stored: StoredVocab = conform(data, StoredVocab)
+    kind = stored["kind"]
+    if kind == "bytes":
+        return ByteVocab()
+    needed = kind if kind in ("symbols", "characters", "words") else "model"
+    if needed not in stored:
+        raise MisfitError(f"{needed} is missing")
     try:
-        kind = data["kind"]
-        if kind == "bytes":
-            return ByteVocab()
-        if kind == "symbols":
-            return SymbolVocab(bytes(list(data["symbols"])))
-        if kind == "characters":
-            return CharacterVocab(data["characters"])
-        if kind == "words":
-            words = [word.encode("utf-8") for word in data["words"]]
-            words.index(UNK)
-            return WordVocab(words)
-        if kind in VOCAB_KINDS:
-            return PieceVocab.from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
-        raise UserError(f"the stored vocabulary is damaged: {problem!r}") from None
-    raise unknown_name("vocabulary", str(kind), VOCAB_KINDS)
+        return _restore(stored)
+    except (ValueError, KeyError, RuntimeError) as problem:
+        raise MisfitError(f"{needed}: {problem}") from None
+
+
+def _restore(stored: StoredVocab) -> Vocab:
+    if stored["kind"] == "symbols":
+        return SymbolVocab(bytes(_all_different(stored["symbols"])))
+    if stored["kind"] == "characters":
+        return CharacterVocab("".join(_all_different(stored["characters"])))
+    if stored["kind"] == "words":
+        words = [word.encode("utf-8") for word in _all_different(stored["words"])]
+        if words[0] != EOS or UNK not in words:
+            raise ValueError("they do not begin with <eos>, or lack <unk>")
+        return WordVocab(words)
+    return PieceVocab.from_json(stored)
+
+
+def _all_different(tokens: Sequence[Token]) -> Sequence[Token]:
+    if not tokens or len(set(tokens)) < len(tokens):
+        raise ValueError("there are none" if not tokens else "some are there twice")
+    return tokens
 
 
 def _start(symbols: str) -> int:

@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypedDict
 
-from sparing import files
+from sparing.documents import read_document
 from sparing.errors import UserError
 from sparing.experiments.variants import Variant
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, is_run
 from sparing.runs.provenance import now
+from sparing.runs.records import Provenance, read_provenance
 from sparing.runs.results import RunSummary, summarize
 
 FINISHED, FAILED, UNFINISHED = "finished", "failed", "unfinished"
@@ -36,6 +37,13 @@ class Trial:
         return f"{self.variant.name}, seed {self.seed + 1}"
 
 
+class StoredExperiment(TypedDict):
+    """The fields of an experiment's JSON file that are read again."""
+
+    trials: dict[str, str]
+    started_at: str
+
+
 @dataclass(slots=True)
 class TrialRecord:
     """What an experiment remembers between calls: how each trial ended."""
@@ -51,11 +59,11 @@ class TrialRecord:
         """The record in an experiment's JSON file; a new one if there is no such file."""
         if not path.exists():
             return cls()
-        stored = files.read_object(path)
-        trials, started_at = stored.get("trials"), stored.get("started_at")
-        if not isinstance(trials, dict) or not isinstance(started_at, str):
-            raise UserError(f"{path} does not record an experiment; change --out, or remove it")
-        return cls({str(name): str(status) for name, status in trials.items()}, started_at)
+        try:
+            stored = read_document(path, StoredExperiment)
+        except UserError as problem:
+            raise UserError(f"{problem}; change --out, or remove it") from None
+        return cls(stored["trials"], stored["started_at"])
 
     def forget(self, trial: Trial) -> None:
         """Drop what is known about a trial, before it is trained again."""
@@ -100,13 +108,9 @@ def origins(trials: Iterable[Trial]) -> dict[str, list[str]]:
     }
 
 
-def _provenances(path: Path) -> list[dict[str, Any]]:
-    if not (path / "provenance.json").exists():
-        return []
-    first = RunFolder(path).read("provenance")
-    resumed = first.get("resumed")
-    later = resumed if isinstance(resumed, list) else []
-    return [first, *(each for each in later if isinstance(each, dict))]
+def _provenances(path: Path) -> list[Provenance]:
+    first = read_provenance(path)
+    return [first, *first.get("resumed", [])] if first else []
 
 
 def _summarize(path: Path) -> RunSummary:

@@ -11,8 +11,8 @@ import numpy as np
 
 from sparing import units
 from sparing.errors import UserError
-from sparing.files import read_json
-from sparing.train.journal import read_checked
+from sparing.runs.records import read_provenance
+from sparing.train.journal import read
 
 XAxis = Literal["steps", "bytes", "minutes"]
 SEED = re.compile(r"seed\d+")
@@ -76,10 +76,7 @@ def short_names(runs: Sequence[Path]) -> list[str]:
 
 def origin(run: Path) -> str:
     """Where a run's numbers come from, in one line."""
-    path = run / "provenance.json"
-    known = read_json(path) if path.is_file() else {}
-    if not isinstance(known, dict):
-        known = {}
+    known = read_provenance(run)
     words = [str(run), f"commit {known.get('commit') or 'unknown'}"]
     return " · ".join([*words, str(known["device"])] if known.get("device") else words)
 
@@ -152,7 +149,7 @@ def finite_or_nan(value: Any) -> float:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    entries = read_checked(path)
+    entries = read(path)
     if not entries:
         raise UserError(
             f"{path} {'is empty' if path.exists() else 'is missing'}; train the run first"

@@ -59,7 +59,7 @@ def complete_identity(stored: Mapping[str, Any]) -> dict[str, Any]:
     if family is None:
         return dict(stored)
     try:
-        model = config.from_json(family.config, stored.get("model", {}), "model.")
+        model = config.from_json(family.config, stored.get("model", {}), "model")
     except UserError:
         # Settings that this version does not know: another model, whatever they say.
         return dict(stored)
@@ -79,7 +79,7 @@ def from_json(data: Mapping[str, Any]) -> RunConfig:
     model = data.get("model")
     if not isinstance(model, Mapping):
         raise UserError("setting model must be a group of settings")
-    built = config.from_json(FAMILIES[family].config, model, "model.")
+    built = config.from_json(FAMILIES[family].config, model, "model")
     return config.from_json(RunConfig, {**data, "model": built})
 
 

@@ -12,6 +12,7 @@ from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_memory, with_settings
 from sparing.runs.folder import RunFolder, load_model_and_step
+from sparing.runs.records import read_provenance
 from sparing.train.distributed.world import World
 
 
@@ -62,9 +63,8 @@ class Case:
     def remarks(self) -> list[str]:
         """What differs from the default: another checkpoint, another precision."""
         name, usual = self.folder.checkpoint(self.checkpoint), self.folder.checkpoint()
-        known = (self.folder.path / "provenance.json").exists()
         precision = self.hardware.precision
-        trained_in = self.folder.read("provenance").get("precision") if known else None
+        trained_in = read_provenance(self.folder.path).get("precision")
         words = [] if name == usual else [name]
         return words + ([] if precision == (trained_in or precision) else [precision])
 

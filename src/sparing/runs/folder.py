@@ -11,12 +11,14 @@ from sparing.config import differences
 from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.data.vocab import Vocab, vocab_from_json
 from sparing.device import Hardware
+from sparing.documents import MisfitError, damage_named, read_document
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.runs import config as run_config
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, complete_identity
-from sparing.train import checkpoint
+from sparing.runs.records import Provenance, Result, read_provenance, read_results, read_texts
+from sparing.train import checkpoint, swap
 from sparing.train.capture import load_model_tensors
 
 
@@ -51,19 +53,42 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's complete settings."""
-        stored = self.read("config")
+        path = self._changed_settings() or self.path / "config.json"
         try:
-            return run_config.from_json({**stored, "family": str(stored.get("family"))})
+            return run_config.from_json(files.read_object(path))
         except UserError as problem:
-            raise UserError(f"{self.path / 'config.json'}: {problem}") from None
+            raise UserError(f"{path}: {problem}") from None
+
+    def _changed_settings(self) -> Path | None:
+        """Settings that a resume has saved with `last`, but not yet written to config.json."""
+        last = swap.locate(self.checkpoints, "last")
+        changed = None if last is None else last / checkpoint.SETTINGS
+        return changed if changed is not None and changed.is_file() else None
+
+    def adopt_settings(self, run: RunConfig) -> None:
+        """Make `run` the settings of the run, after any that were saved with `last`.
+
+        A pass that begins with other settings saves them with its first checkpoint, so that a kill
+        can never leave one without the other.
+        """
+        if changed := self._changed_settings():
+            changed.replace(self.path / "config.json")
+        if self.config() != run:
+            self.write("config", run_config.to_json(run))
+
+    def starts(self) -> list[Provenance]:
+        """The provenance of every start of the run, oldest first."""
+        first = read_provenance(self.path)
+        return [first, *first.pop("resumed", [])]
 
     def vocab(self) -> Vocab:
         """The vocabulary the run was trained with."""
-        stored = self.read("vocab")
-        try:
-            return vocab_from_json(stored)
-        except UserError as problem:
-            raise UserError(f"{self.path / 'vocab.json'}: {problem}") from None
+        path, wanted = self.path / "vocab.json", self.config().model.vocab_size
+        with damage_named(path):
+            vocab = vocab_from_json(self.read("vocab"))
+            if vocab.size != wanted:
+                raise MisfitError(f"it has {vocab.size:,} tokens, and the model {wanted:,}")
+        return vocab
 
     def checkpoint(self, name: str | None = None) -> str:
         """Name of the checkpoint to use: the one named, else the best, else the last."""
@@ -73,15 +98,12 @@ class RunFolder:
 
     def step(self, name: str) -> int:
         """The step at which a checkpoint was written."""
-        path = checkpoint.locate(self.checkpoints, name) or self.checkpoints / name
-        step = files.read_object(path / checkpoint.CURSOR).get("step")
-        if not isinstance(step, int):
-            raise UserError(f"{path / checkpoint.CURSOR} is damaged: its step is {step!r}")
-        return step
+        path = swap.locate(self.checkpoints, name) or self.checkpoints / name
+        return read_document(path / checkpoint.CURSOR, checkpoint.Position)["step"]
 
-    def results(self) -> dict[str, Any]:
+    def results(self) -> dict[str, Result]:
         """The contents of results.json; empty if there is none."""
-        return self.read("results") if (self.path / "results.json").exists() else {}
+        return read_results(self.path)
 
     def note_results(self, results: Mapping[str, Any]) -> None:
         """Add entries to results.json; safe for several processes at once."""
@@ -127,13 +149,10 @@ def prepare_for_run(
 
 
 def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
-    # Imported runs were trained elsewhere, and have no data.json.
-    if not (folder.path / "data.json").exists():
+    stored = read_texts(folder.path)
+    if stored is None:
         return
-    stored, found = folder.read("data").get("text_sha256"), tokens.text_sha256()
-    if not isinstance(stored, dict):
-        raise UserError(f"{folder.path / 'data.json'} is damaged: it has no text_sha256")
-    for split, text in found.items():
+    for split, text in tokens.text_sha256().items():
         if stored.get(split) != text:
             raise UserError(
                 f"the {split} text of {tokens.config.corpus} is not the one run {folder.path} "
@@ -145,14 +164,28 @@ def is_of_launch(path: Path, launch_id: str | None) -> bool:
     """Whether `path` holds the run of this launch, whose processes have been restarted."""
     if launch_id is None or not is_run(path):
         return False
-    first = RunFolder(path).read("provenance")
-    newest = [first, *first.get("resumed", [])][-1]
-    return bool(newest.get("launch") == launch_id)
+    return bool(RunFolder(path).starts()[-1].get("launch") == launch_id)
 
 
 def is_run(path: Path) -> bool:
     """Whether `path` is a run folder."""
     return (path / "config.json").is_file()
+
+
+def refuse_used_folder(path: Path) -> None:
+    """Refuse a folder for a new run that holds a run already, or what is left of one."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; --out names a folder")
+    if is_run(path):
+        raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
+    folder = RunFolder(path)
+    left = [each for each in (folder.metrics, path / "results.json") if each.exists()]
+    left += [folder.checkpoints / name for name in checkpoint.list_names(folder.checkpoints)]
+    if left:
+        raise UserError(
+            f"{path} holds {left[0].relative_to(path)} of a run that has lost its config.json; "
+            "restore that file, or change --out"
+        )
 
 
 def open_run(path: Path) -> RunFolder:
@@ -189,9 +222,6 @@ def load_model_and_step(
     loaded = checkpoint.load(
         folder.checkpoints, folder.checkpoint(name), stored.identity(), complete_identity
     )
-    step = loaded.cursor.get("step")
-    if not isinstance(step, int):
-        raise UserError(f"run {folder.path} is damaged: a checkpoint's step is {step!r}")
     model = build_model(run or stored)
     load_model_tensors(model, loaded.tensors["model"])
-    return model.to(hardware.device).eval(), step
+    return model.to(hardware.device).eval(), int(loaded.cursor["step"])

@@ -51,6 +51,7 @@ TOP = {
     "out_emb.weight": "head.weight",
     "out_emb.bias": "head.bias",
 }
+PLAIN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SKIPPED = ("mask_template", "persistent_memory.adaptive_span._mask.current_val")
 """A constant, and a second name of a parameter."""
 
@@ -128,7 +129,7 @@ def _weights(file: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
     for name, tensor in model.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise UserError(f"{file}: `model` must hold tensors by name, not {name!r:.60}")
-        if tensor.layout != torch.strided or not tensor.is_floating_point():
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in PLAIN:
             raise UserError(f"{file}: {name:.60} is not a tensor of plain numbers")
         if not tensor.isfinite().all():
             raise UserError(f"{file}: {name:.60} has numbers that are not finite")

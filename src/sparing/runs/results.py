@@ -7,11 +7,11 @@ from typing import Any
 
 from sparing import units
 from sparing.data.vocab import ONE_BYTE
-from sparing.errors import UserError
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.folder import RunFolder
+from sparing.runs.records import read_provenance
 from sparing.train import checkpoint, journal
 
 ADAPTED = ("cache", "dynamic")
@@ -70,8 +70,8 @@ class RunSummary:
 
 def summarize(folder: RunFolder) -> RunSummary:
     """Summarize a run; raises UserError if one of its files is damaged."""
-    run, entries, results = folder.config(), journal.read_checked(folder.metrics), _results(folder)
-    notes = [results.get("training") or {}, *entries]
+    run, entries, results = folder.config(), journal.read(folder.metrics), folder.results()
+    notes: list[Mapping[str, Any]] = [results.get("training", {}), *entries]
     size, speed = _bytes_per_token(run, entries), _tokens_per_s(entries)
     tokens, (valid, test) = _last(notes, "tokens"), read_split_results(folder)
     return RunSummary(
@@ -97,10 +97,10 @@ def read_split_results(folder: RunFolder) -> tuple[SplitResult | None, SplitResu
 
     Results of weights that later training has replaced do not count.
     """
-    entries, steps = journal.read_checked(folder.metrics), _checkpoint_steps(folder)
+    entries, steps = journal.read(folder.metrics), _checkpoint_steps(folder)
     results = {
         label: entry
-        for label, entry in _results(folder).items()
+        for label, entry in folder.results().items()
         if entry.get("step") == steps.get(str(entry.get("checkpoint")), entry.get("step"))
     }
     valid = find_split_result(results, "valid") or _last_validation(folder.config(), entries)
@@ -111,15 +111,13 @@ def _checkpoint_steps(folder: RunFolder) -> dict[str, int]:
     """Step of each checkpoint; for a published run without any, that of `best` in its journal."""
     if names := checkpoint.list_names(folder.checkpoints):
         return {name: folder.step(name) for name in names}
-    best = journal.best(journal.read_checked(folder.metrics))
+    best = journal.best(journal.read(folder.metrics))
     return {} if best is None else {"best": best["step"]}
 
 
 def device_of(folder: RunFolder) -> str | None:
     """The device the run was trained on, if it is known."""
-    known = (folder.path / "provenance.json").exists()
-    device = folder.read("provenance").get("device") if known else None
-    return device if isinstance(device, str) else None
+    return read_provenance(folder.path).get("device")
 
 
 def find_split_result(results: Mapping[str, Any], split: str) -> SplitResult | None:
@@ -172,14 +170,6 @@ def mean(values: Sequence[float | None]) -> float | None:
     """Mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _results(folder: RunFolder) -> dict[str, Any]:
-    found = folder.results()
-    for name, value in found.items():
-        if value is not None and not isinstance(value, Mapping):
-            raise UserError(f"{folder.path / 'results.json'} is damaged: {name} is not an object")
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _last(notes: Sequence[Mapping[str, Any]], field: str) -> float | None:

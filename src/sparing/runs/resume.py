@@ -1,15 +1,19 @@
 """Resuming a run from one of its checkpoints."""
 
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sparing.config import differences
 from sparing.data.tokens import Tokens
 from sparing.errors import UserError
+from sparing.files import read_object, remove_leftovers
 from sparing.runs.build import build_model, build_stream
 from sparing.runs.config import RunConfig, complete_identity, from_json, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.provenance import provenance
-from sparing.train import checkpoint, journal
+from sparing.runs.records import Provenance
+from sparing.train import checkpoint, journal, swap
 from sparing.train.capture import (
     broadcast_checkpoint,
     capture,
@@ -17,6 +21,7 @@ from sparing.train.capture import (
     restore,
     start_second_pass,
 )
+from sparing.train.checkpoint import Checkpoint
 from sparing.train.loop import budget_used
 from sparing.train.state import Training
 from sparing.train.stopping import Clock
@@ -24,34 +29,59 @@ from sparing.train.stopping import Clock
 BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
 
 
-def resume(
-    run: RunConfig, folder: RunFolder, training: Training, tokens: Tokens, *, name: str
-) -> None:
-    """Restore `training` from checkpoint `name` of a run, and record that the run was resumed.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeOptions:
+    """What a run continues from."""
 
-    A run without a checkpoint starts from the beginning.
+    checkpoint: str = "last"
+    cut_journal: bool = False
+    """Whether a damaged journal is continued without its unreadable lines."""
+
+
+def resume(
+    run: RunConfig, folder: RunFolder, training: Training, tokens: Tokens, options: ResumeOptions
+) -> None:
+    """Restore `training` from a checkpoint of a run, and record that the run was resumed.
+
+    Everything is read and checked before anything is written. A run that was killed before its
+    first `last` starts again from the beginning.
     """
-    world = training.world
+    world, counters, name = training.world, training.counters, options.checkpoint
     leading = world.rank == 0
-    record = provenance(training.hardware, run.train.seed)
+    starts = folder.starts() if leading else []
     before = from_json(world.broadcast_object(to_json(folder.config()) if leading else None))
     _check_unchanged_settings(before, run)
-    exists = leading and bool(checkpoint.list_names(folder.checkpoints))
-    if leading and not exists:
-        _check_no_results(folder)
-    if world.broadcast_object(name != "last" or exists):
-        _restore(run, before, folder, training, name)
-        config = training.stream.config
-        training.stream = build_stream(tokens, config, world, training.counters.cursor)
+    moved = False
+    if not world.broadcast_object(leading and _starts_again(folder, before, run, name)):
+        moved = _restore(run, before, folder, training, name)
+        counters, config = training.counters, training.stream.config
+        training.stream = build_stream(tokens, config, world, counters.cursor)
+        training.saved_step = counters.step
+    size = counters.journal_bytes
+    lost = _lost_bytes(folder.metrics, size, cut=options.cut_journal) if leading else 0
+    counters.journal_bytes -= lost
+    captured = capture(training) if moved or world.broadcast_object(lost) else None
     if leading:
-        journal.rewind(folder.metrics, training.counters.journal_bytes)
-        _record_resume(run, before, folder, record)
+        _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
+        journal.rewind(folder.metrics, size)
+        record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
+        cut = {"journal_bytes_cut": lost} if lost else {}
+        _record_resume(run, folder, starts, record | cut)
 
 
-def _check_no_results(folder: RunFolder) -> None:
-    """Results belong to weights, so a run that has lost its weights must not start again."""
-    if folder.results():
-        raise UserError(f"run {folder.path} has results but no checkpoint; start a new run")
+def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: str) -> bool:
+    """Whether the run was killed before its first `last`, rather than having lost it."""
+    results, names = folder.results(), checkpoint.list_names(folder.checkpoints)
+    if name != "last" or {"last", "previous"} & set(names):
+        return False
+    if results and (not names or before != run):
+        # Results belong to weights, which a new start would replace by others.
+        what = "results of other settings" if names else "results but no checkpoint"
+        raise UserError(f"run {folder.path} has {what}; start a new run")
+    lost = (
+        "training" in results or journal.last_step(folder.metrics) > before.train.checkpoint_every
+    )
+    return not (names and lost)
 
 
 def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:
@@ -68,8 +98,11 @@ def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:
 
 def _restore(
     run: RunConfig, before: RunConfig, folder: RunFolder, training: Training, name: str
-) -> None:
-    """Restore `training` from a checkpoint, or start a second pass with its weights."""
+) -> bool:
+    """Restore `training` from a checkpoint, or start a second pass with its weights.
+
+    Returns whether it is now elsewhere than in `last`.
+    """
     world = training.world
     leading = world.rank == 0
     found = (
@@ -80,6 +113,8 @@ def _restore(
     saved = broadcast_checkpoint(world, found)
     assert saved is not None
     changed = before.optim != run.optim or before.schedule != run.schedule
+    # A checkpoint of an earlier pass belongs to the optimizer and the schedule of that pass.
+    changed |= world.broadcast_object(leading and _is_of_earlier_pass(folder, saved, name))
     if not changed and is_resumable(saved):
         restore(training, saved)
     else:
@@ -87,8 +122,7 @@ def _restore(
         changed = True
     if changed or any(each.startswith(BUDGET) for each in differences(before, run)):
         _check_budget(training, run)
-    if changed or name != "last":
-        _save_as_last(folder, training, run, name)
+    return changed or name != "last"
 
 
 def _check_budget(training: Training, run: RunConfig) -> None:
@@ -100,27 +134,61 @@ def _check_budget(training: Training, run: RunConfig) -> None:
         )
 
 
-def _save_as_last(folder: RunFolder, training: Training, run: RunConfig, name: str) -> None:
-    """Save `training` as the run's `last` before the resume is recorded.
+def _lost_bytes(path: Path, size_bytes: int, *, cut: bool) -> int:
+    """Bytes before a checkpoint that the journal has lost; refused unless it is to be `cut`."""
+    lost = size_bytes - len(journal.sound_part(path, size_bytes))
+    if lost and not cut:
+        raise UserError(
+            f"{path} is damaged: {lost:,} of its first {size_bytes:,} bytes are missing or "
+            "unreadable; restore it, or add --cut-journal to go on without those entries"
+        )
+    return lost
+
+
+def _is_of_earlier_pass(folder: RunFolder, saved: Checkpoint, name: str) -> bool:
+    last = _cursor_of_last(folder) if name == "previous" else {}
+    return bool(last) and last.get("pass_step") != saved.cursor.get("pass_step")
+
+
+def _cursor_of_last(folder: RunFolder) -> dict[str, Any]:
+    """The cursor of `last`; empty if that is missing or damaged."""
+    path = swap.locate(folder.checkpoints, "last")
+    if path is None or not checkpoint.is_intact(folder.checkpoints, "last"):
+        return {}
+    return read_object(path / checkpoint.CURSOR)
+
+
+def _is_worth_keeping(folder: RunFolder, name: str) -> bool:
+    """Whether the `last` that gives way to checkpoint `name` should become `previous`.
+
+    Not if it is damaged, or `previous` was preferred to it, or it is the start of a pass that a
+    kill kept from beginning: then the `previous` there is worth more.
+    """
+    last = _cursor_of_last(folder)
+    return name != "previous" and bool(last) and last.get("pass_share", 0) is not None
+
+
+def _save_as_last(
+    folder: RunFolder, captured: Checkpoint | None, run: RunConfig, *, rotate: bool
+) -> None:
+    """Save a training as the run's `last`, with its settings, before the resume is recorded.
 
     A kill in between must neither turn a second pass into a plain resume, nor bring back the
-    checkpoint that `name` was preferred to.
+    checkpoint that another was preferred to.
     """
-    captured = capture(training)
-    if training.world.rank:
-        return
-    if name == "previous":
-        # Otherwise `last` would become `previous`, and the same command would load another one.
-        checkpoint.drop(folder.checkpoints, "last")
-    checkpoint.save(folder.checkpoints, "last", captured, run.identity())
+    remove_leftovers(folder.path)
+    swap.settle(folder.checkpoints)
+    if captured is not None:
+        saved = replace(captured, settings=to_json(run))
+        checkpoint.save(folder.checkpoints, "last", saved, run.identity(), rotate=rotate)
 
 
 def _record_resume(
-    run: RunConfig, before: RunConfig, folder: RunFolder, record: dict[str, Any]
+    run: RunConfig, folder: RunFolder, starts: list[Provenance], record: dict[str, Any]
 ) -> None:
-    """Write the settings and the provenance of the resumed run."""
-    if before != run:
-        record["changed"] = differences(before, run)
-        folder.write("config", to_json(run))
-    first = folder.read("provenance")
-    folder.write("provenance", {**first, "resumed": [*first.get("resumed", []), record]})
+    """Write the provenance, then the settings of the resumed run."""
+    if changed := differences(from_json(folder.read("config")), run):
+        record["changed"] = changed
+    first, *resumed = starts
+    folder.write("provenance", {**first, "resumed": [*resumed, record]})
+    folder.adopt_settings(run)

@@ -12,16 +12,23 @@ from sparing.data.splits import cache_dir
 from sparing.data.tokens import Tokens, prepare
 from sparing.device import Hardware, ram_bytes
 from sparing.errors import UserError
-from sparing.files import claim_folder, lock_folder
+from sparing.files import claim_folder, lock_folder, remove_leftovers
 from sparing.launch import current_launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model, build_stream, build_training, stream_config
 from sparing.runs.callbacks import build_callbacks
 from sparing.runs.config import RunConfig, for_vocab, to_json
-from sparing.runs.folder import RunFolder, create, is_run, open_run, prepare_for_run
+from sparing.runs.folder import (
+    RunFolder,
+    create,
+    is_run,
+    open_run,
+    prepare_for_run,
+    refuse_used_folder,
+)
 from sparing.runs.provenance import provenance
-from sparing.runs.resume import resume
+from sparing.runs.resume import ResumeOptions, resume
 from sparing.train import checkpoint, journal
 from sparing.train.distributed.init import init_world
 from sparing.train.distributed.world import World, WorldConfig
@@ -50,17 +57,17 @@ class TrainOptions:
     """Whether weights, gradients and optimizer state are sharded across the processes."""
     restarted: bool = False
     """Whether a launcher restarted the processes, rather than the user resuming the run."""
+    cut_journal: bool = False
+    """Whether a damaged journal is continued without its unreadable lines."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train a run in folder `path`; return 0, or the number of the signal that ended it early."""
     check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; --out names a folder")
-    if is_run(path) and not options.resume:
-        raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
-    if options.resume and not is_run(path):
+    if not options.resume:
+        refuse_used_folder(path)
+    elif not is_run(path):
         raise UserError(f"there is no run in {path} to resume; start one without --resume")
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
@@ -150,11 +157,14 @@ def _train_in_folder(
     # Processes of an earlier start of this launch may take a moment to end.
     wait_s = options.timeout_s if options.restarted else 0.0
     with claim_folder(path, wait_s=wait_s) if leading else nullcontext():
-        if leading and is_run(path) and not options.resume:
-            raise UserError(f"another process has just started a run in {path}")
+        if leading and not options.resume:
+            # Another process may have been here since the first look.
+            refuse_used_folder(path)
         folder = _start(run, path, training, tokens, options)
         callbacks = build_callbacks(run, folder, tokens, training, progress=options.progress)
         callbacks.bar.print(f"run {path}")
+        if options.resume and training.counters.step == 0:
+            callbacks.bar.print("no checkpoint had been saved; starting from the beginning")
         _report_restart(callbacks, training, options)
         clock = Clock(training.counters.elapsed_s + training.head_start_s)
         try:
@@ -176,12 +186,14 @@ def _start(
     """Create the folder of a new run, or restore `training` from the folder of an old one."""
     folder, world = RunFolder(path), training.world
     if options.resume:
-        resume(run, folder, training, tokens, name=options.checkpoint)
+        start = ResumeOptions(checkpoint=options.checkpoint, cut_journal=options.cut_journal)
+        resume(run, folder, training, tokens, start)
         return folder
     # Rank 0's clock decides for all, so that all ranks do the same.
     if world.broadcast_object(budget_used(training, run.train, Clock(training.head_start_s)) >= 1):
         _check_any_step(training, run)
     if world.rank == 0:
+        remove_leftovers(path)
         record = provenance(training.hardware, run.train.seed)
         create(path, run, tokens.vocab, record, texts=tokens.text_sha256())
     return folder
@@ -206,7 +218,7 @@ def _report_restart(callbacks: Callbacks, training: Training, options: TrainOpti
 def _write_results(folder: RunFolder, summary: Mapping[str, Any]) -> None:
     """Add a summary to results.json, unless a finished run was resumed and nothing changed."""
     stored = folder.results()
-    steps = (stored.get("training") or {}).get("steps")
+    steps = stored.get("training", {}).get("steps")
     if (steps, stored.get("best_valid")) != (summary["training"]["steps"], summary["best_valid"]):
         folder.note_results(summary)
 

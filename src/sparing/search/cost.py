@@ -10,7 +10,8 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 
@@ -19,6 +20,7 @@ from sparing.bench.timing import Task, quartiles, time_in_turns
 from sparing.bench.train import Stepper
 from sparing.data.splits import cache_dir
 from sparing.device import Hardware
+from sparing.documents import read_document
 from sparing.errors import UserError
 from sparing.models.api import size_bytes
 from sparing.models.cost import cost
@@ -39,6 +41,29 @@ TURNS = 6
 LAPS = 3
 PATIENCE = 64
 """Segments after which a memory that still grows counts as full."""
+
+
+class Times(TypedDict):
+    """Milliseconds in one regime."""
+
+    fixed_ms: float
+    blocks_ms: dict[str, float]
+
+
+class Regimes(TypedDict):
+    """Milliseconds in every regime."""
+
+    train: Times
+    prefill: Times
+    decode: Times
+
+
+class CostTable(TypedDict):
+    """A measured table of times, as stored."""
+
+    format: int
+    about: dict[str, Any]
+    regimes: Regimes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,19 +110,28 @@ def prices(
     return Prices(unit="parameters", fixed=fixed, blocks=each)
 
 
-def cost_table(run: RunConfig[StackConfig], letters: str, hardware: Hardware) -> dict[str, Any]:
+def cost_table(run: RunConfig[StackConfig], letters: str, hardware: Hardware) -> CostTable:
     """The table of times; from the cache where this machine has measured this shape before."""
     about = _about(run, letters, hardware)
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "costs" / f"{digest}.json"
-    if path.exists():
-        stored = files.read_object(path)
-        if stored.get("about") == about:
-            return stored
+    if stored := _stored_table(path, about):
+        return stored
     regimes = {regime: _table(run, letters, hardware, regime) for regime in REGIMES}
-    table = {"format": FORMAT, "about": about, "regimes": regimes}
+    table: CostTable = {"format": FORMAT, "about": about, "regimes": cast("Regimes", regimes)}
     files.write_json(path, table)
     return table
+
+
+def _stored_table(path: Path, about: Mapping[str, Any]) -> CostTable | None:
+    """A table measured before; None if there is none, or one that is damaged."""
+    try:
+        found = read_document(path, CostTable)
+    except UserError:
+        return None
+    priced = [found["regimes"][regime]["blocks_ms"].keys() for regime in REGIMES]
+    whole = all(letters >= {*about["letters"]} for letters in priced)
+    return found if whole and found["about"] == about else None
 
 
 def timed_patterns(
@@ -156,9 +190,7 @@ def _about(run: RunConfig[StackConfig], letters: str, hardware: Hardware) -> dic
     }
 
 
-def _table(
-    run: RunConfig[StackConfig], letters: str, hardware: Hardware, regime: Regime
-) -> dict[str, Any]:
+def _table(run: RunConfig[StackConfig], letters: str, hardware: Hardware, regime: Regime) -> Times:
     others = sorted(set(letters) - {IDENTITY})
     patterns = sample_stacks("".join(sorted(set(letters))), len(run.model.letters))
     fixed, each = fit_costs(timed_patterns(run, patterns, hardware, regime), others)

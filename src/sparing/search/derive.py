@@ -97,9 +97,7 @@ def _last_in_journal(folder: RunFolder) -> list[dict[str, float]]:
 
 def _steps(folder: RunFolder) -> int | None:
     """The step at which the search ended; None before that."""
-    training = folder.results().get("training")
-    steps = training.get("steps") if isinstance(training, dict) else None
-    return steps if isinstance(steps, int) else None
+    return folder.results().get("training", {}).get("steps")
 
 
 def _log(probability: float) -> float:

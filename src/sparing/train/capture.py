@@ -1,13 +1,15 @@
 """Conversion of a training to a checkpoint and back, bit for bit."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from sparing import __version__
 from sparing.data.stream import Cursor
+from sparing.documents import conform, damage_named
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.train.checkpoint import Checkpoint
@@ -68,8 +70,10 @@ def broadcast_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpo
     if cursor is None:
         return None
     held = checkpoint.tensors if checkpoint is not None else {}
+    version = world.broadcast_object(None if checkpoint is None else checkpoint.version)
     stems = world.broadcast_object(list(held))
-    return Checkpoint({stem: world.broadcast_tensors(held.get(stem)) for stem in stems}, cursor)
+    tensors = {stem: world.broadcast_tensors(held.get(stem)) for stem in stems}
+    return Checkpoint(tensors, cursor, version)
 
 
 def is_resumable(checkpoint: Checkpoint) -> bool:
@@ -79,13 +83,11 @@ def is_resumable(checkpoint: Checkpoint) -> bool:
 
 def restore(training: Training, checkpoint: Checkpoint) -> None:
     """The inverse of `capture`."""
+    saved, scale = checkpoint.tensors["state"], checkpoint.cursor.get("loss_scale")
+    training.counters = _counters(checkpoint)
     restore_weights(training, checkpoint)
-    saved, cursor = checkpoint.tensors["state"], dict(checkpoint.cursor)
-    scale = cursor.pop("loss_scale")
     if scale is not None and training.scale.active:
         training.scale.value, training.scale.good_steps = scale
-    cursor["cursor"] = Cursor(*cursor["cursor"])
-    training.counters = Counters(**cursor)
     carried = {
         name.removeprefix("state."): tensor
         for name, tensor in saved.items()
@@ -99,6 +101,7 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
 
 def _restore_rng(training: Training, saved: Mapping[str, Tensor]) -> None:
     """Restore this rank's generators; a rank that was not saved starts a new sequence."""
+    _check_rng(saved)
     cpu, cuda = (rng_name(kind, training.world.rank) for kind in ("rng.cpu", "rng.cuda"))
     if cpu not in saved:
         torch.manual_seed((torch.initial_seed() + training.counters.step) % (1 << 63))
@@ -108,19 +111,51 @@ def _restore_rng(training: Training, saved: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(saved[cuda], training.hardware.device)
 
 
+def _check_rng(saved: Mapping[str, Tensor]) -> None:
+    """Rank 0 always saves its generator; without it a resumed run would differ unnoticed."""
+    own = torch.get_rng_state()
+    given = [tensor for name, tensor in saved.items() if name.startswith("rng.cpu")]
+    if "rng.cpu" not in saved or any((t.dtype, t.shape) != (own.dtype, own.shape) for t in given):
+        raise UserError(
+            "the checkpoint has no usable state of the random generator (rng.cpu); resume from "
+            "another with --checkpoint"
+        )
+
+
 def start_second_pass(training: Training, checkpoint: Checkpoint) -> None:
     """Keep only the weights: new optimizer state, empty memory, new warm-up, start of the text.
 
     This is what the second command of SHA-RNN does to halve the learning rate.
     """
     load_model_tensors(training.model, checkpoint.tensors["model"])
-    cursor = dict(checkpoint.cursor)
-    del cursor["loss_scale"]
-    epoch = int(cursor["cursor"][0]) + 1
-    cursor |= {"cursor": Cursor(epoch, 0, 0), "pass_step": cursor["step"], "pass_share": None}
-    # A lower rate is what the error message recommends after rollbacks, so they are forgotten.
-    cursor |= {"bad_steps": 0, "rollbacks": 0, "no_progress": False}
-    training.counters = Counters(**cursor)
+    before = _counters(checkpoint)
+    training.counters = replace(
+        before,
+        cursor=Cursor(before.cursor.epoch + 1, 0, 0),
+        pass_step=before.step,
+        pass_share=None,
+        # A lower rate is what the error message recommends after rollbacks: they are forgotten.
+        bad_steps=0,
+        rollbacks=0,
+        no_progress=False,
+    )
+
+
+def _counters(checkpoint: Checkpoint) -> Counters:
+    """The counters in a checkpoint; fields that an older version did not write are at their start.
+
+    Raises a UserError for fields of a newer version: what they mean would be lost.
+    """
+    known = {field.name for field in fields(Counters)}
+    stored = {name: value for name, value in checkpoint.cursor.items() if name != "loss_scale"}
+    if unknown := sorted(stored.keys() - known):
+        raise UserError(
+            f"the checkpoint was written by version {checkpoint.version or 'unknown'} of sparing: "
+            f"{unknown[0]!r} in its cursor.json is not known to this one ({__version__}); update it"
+        )
+    with damage_named("the checkpoint's cursor.json"):
+        found = conform({**stored, "cursor": Cursor(*stored.get("cursor", ()))}, Counters)
+    return cast("Counters", found)
 
 
 def restore_weights(training: Training, checkpoint: Checkpoint) -> None:
@@ -142,13 +177,25 @@ def model_tensors(model: LanguageModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_model_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `model_tensors`; names and shapes must match."""
+    """The inverse of `model_tensors`; names, shapes and kinds of numbers must match."""
     own = model_tensors(model)
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
         raise UserError(f"the checkpoint does not fit the model: {odd} is in only one of them")
     for name, tensor in own.items():
-        if tensor.shape != tensors[name].shape:
-            shapes = f"{tuple(tensors[name].shape)} there, {tuple(tensor.shape)} here"
-            raise UserError(f"the checkpoint does not fit the model: {name} is {shapes}")
+        _check_weight(name, tensors[name], tensor)
+    for name, tensor in own.items():
         tensor.copy_(distribute_like(tensors[name], tensor))
+
+
+def _check_weight(name: str, given: Tensor, own: Tensor) -> None:
+    """Raise a UserError unless a stored tensor can be a weight of the model."""
+    there, here = (f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in (given, own))
+    floats = given.is_floating_point() and own.is_floating_point()
+    if given.shape != own.shape or not (floats or given.dtype == own.dtype):
+        raise UserError(f"the checkpoint does not fit the model: {name} is {there}, not {here}")
+    if floats and not given.to(own.dtype).isfinite().all():
+        raise UserError(
+            f"the checkpoint's weight {name} is not finite, so the run has diverged; choose "
+            "another with --checkpoint, or train again with a lower optim.lr"
+        )

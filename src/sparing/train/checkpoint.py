@@ -1,7 +1,6 @@
 """Checkpoints: safetensors and JSON with checksums, replaced atomically; no pickle.
 
-A checkpoint is first written to `incoming-NAME`. Then `last` becomes `previous`, and the incoming
-folder becomes `last`. A process killed at any moment leaves a complete checkpoint.
+A checkpoint is first written to `incoming-NAME`, its manifest at the end, and then swapped in.
 """
 
 import json
@@ -12,22 +11,49 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sparing import __version__
 from sparing.config import flatten
+from sparing.documents import Count, conform, damage_named, read_document
 from sparing.errors import UserError
 from sparing.files import fsync, read_object, write_json
+from sparing.train import swap
+from sparing.train.swap import MANIFEST, NAMES, locate
 
 FORMAT = 1
-MANIFEST, CURSOR = "manifest.json", "cursor.json"
-NAMES = ("last", "previous", "best")
+CURSOR, SETTINGS = "cursor.json", "config.json"
 Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 MAX_READS = 5
 """How often a checkpoint that was replaced while it was read is read again."""
+
+
+class Sums(TypedDict):
+    """Size and checksum of a file."""
+
+    bytes: Count
+    crc32: Count
+
+
+class Manifest(TypedDict, total=False):
+    """The content of manifest.json besides its own checksum."""
+
+    format: Required[int]
+    identity: Required[dict[str, Any]]
+    files: Required[dict[str, Sums]]
+    version: str
+
+
+class Position(TypedDict, total=False):
+    """The fields of cursor.json that are not counters, and the one that every reader needs."""
+
+    step: Required[Count]
+    cursor: tuple[Count, Count, Count]
+    loss_scale: tuple[float, Count] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +64,24 @@ class Checkpoint:
     """File stem -> tensors: `model`, `optimizer`, `state`."""
     cursor: Mapping[str, Any]
     """Step, stream position, schedule: plain JSON."""
+    version: str | None = None
+    """The version of this package that wrote it, if that is known."""
+    settings: Mapping[str, Any] | None = None
+    """Settings of the run from here on, if they change; see `RunFolder.adopt_settings`."""
 
 
-def save(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
-    """Write `checkpoint` as `folder/name`; the one it replaces stays as `previous`."""
-    _finish_swap(folder, name)
-    _swap_in(folder, name, _write_incoming(folder, name, checkpoint, identity, {}))
-    _rotate(folder, name)
+def save(
+    folder: Path,
+    name: str,
+    checkpoint: Checkpoint,
+    identity: Mapping[str, Any],
+    *,
+    rotate: bool = True,
+) -> None:
+    """Write `checkpoint` as `folder/name`; a replaced `last` stays as `previous` with `rotate`."""
+    swap.settle(folder)
+    _write_incoming(folder, name, checkpoint, identity, {})
+    swap.swap_in(folder, name, rotate=rotate and name == "last")
 
 
 def update(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
@@ -52,12 +89,12 @@ def update(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[st
 
     Kept files are hard-linked, not copied: a carried state may have gigabytes.
     """
-    _finish_swap(folder, name)
+    swap.settle(folder)
     existing = _manifest(folder / name / MANIFEST)["files"]
     new = {CURSOR, *(f"{stem}.safetensors" for stem in checkpoint.tensors)}
     kept = {file: sums for file, sums in existing.items() if file not in new}
-    _swap_in(folder, name, _write_incoming(folder, name, checkpoint, identity, kept))
-    shutil.rmtree(folder / f"retired-{name}", ignore_errors=True)
+    _write_incoming(folder, name, checkpoint, identity, kept)
+    swap.swap_in(folder, name, rotate=False)
 
 
 def _write_incoming(
@@ -66,22 +103,23 @@ def _write_incoming(
     checkpoint: Checkpoint,
     identity: Mapping[str, Any],
     kept: Mapping[str, Any],
-) -> Path:
+) -> None:
     """Write a complete checkpoint that is ready to be swapped in, with `kept` files linked."""
     incoming = folder / f"incoming-{name}"
-    shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
     try:
         sums = _write(incoming, checkpoint)
         for file in kept:
             _link_or_copy(folder / name / file, incoming / file)
-        body = {"format": FORMAT, "identity": identity, "files": {**kept, **sums}}
+        if checkpoint.settings is not None:
+            write_json(incoming / SETTINGS, checkpoint.settings)
+        files = {**kept, **sums}
+        body = {"format": FORMAT, "version": __version__, "identity": identity, "files": files}
         write_json(incoming / MANIFEST, {**body, "crc32": _body_checksum(body)})
     except OSError:
         # Do not leave half a checkpoint on a full disk.
         shutil.rmtree(incoming, ignore_errors=True)
         raise
-    return incoming
 
 
 def load(
@@ -119,26 +157,16 @@ def _read(folder: Path, name: str, identity: Mapping[str, Any], complete: Comple
     try:
         manifest = _manifest(path / MANIFEST)
         _verify(path, manifest["files"])
-        cursor = read_object(path / CURSOR)
+        cursor = read_document(path / CURSOR, Position)
     except UserError as problem:
         raise UserError(f"{problem}{_others(folder, name)}") from None
     _same_identity(path, complete(manifest["identity"]), identity)
     files = [path / file for file in manifest["files"] if file != CURSOR]
     try:
-        return Checkpoint({file.stem: load_file(file) for file in files}, cursor)
+        tensors = {file.stem: load_file(file) for file in files}
     except SafetensorError as problem:
         raise UserError(f"{path} cannot be read: {problem}{_others(folder, name)}") from None
-
-
-def drop(folder: Path, name: str) -> None:
-    """Remove `folder/name` and unfinished swaps of it, each of them atomically."""
-    trash = folder / "trash"
-    for stem in (f"incoming-{name}", f"retired-{name}", name):
-        shutil.rmtree(trash, ignore_errors=True)
-        if (folder / stem).is_dir():
-            (folder / stem).rename(trash)
-    fsync(folder)
-    shutil.rmtree(trash, ignore_errors=True)
+    return Checkpoint(tensors, cursor, manifest.get("version"))
 
 
 def exists(folder: Path, name: str = "last") -> bool:
@@ -151,16 +179,6 @@ def list_names(folder: Path) -> list[str]:
     return [name for name in NAMES if exists(folder, name)]
 
 
-def locate(folder: Path, name: str) -> Path | None:
-    """The folder of a checkpoint: its name, or where a kill between two renames left it."""
-    if (folder / name).is_dir():
-        return folder / name
-    if (folder / f"incoming-{name}" / MANIFEST).is_file():
-        return folder / f"incoming-{name}"
-    retired = folder / f"retired-{name}"
-    return retired if retired.is_dir() else None
-
-
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
@@ -170,7 +188,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
         fsync(target)
 
 
-def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
+def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, Sums]:
     """Write all files and return their checksums."""
     write_json(incoming / CURSOR, checkpoint.cursor)
     for stem, tensors in checkpoint.tensors.items():
@@ -194,7 +212,7 @@ def _as_os_error(problem: SafetensorError, path: Path) -> Exception:
     return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> Manifest:
     """Read and verify a manifest."""
     body = read_object(path)
     checksum = body.pop("crc32", None)
@@ -202,17 +220,15 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged")
     if body.get("format") != FORMAT:
         raise UserError(f"{path} is not a checkpoint manifest of format {FORMAT}")
-    for field in ("identity", "files"):
-        if not isinstance(body.get(field), dict):
-            raise UserError(f"{path} is damaged: it has no {field}")
-    return body
+    with damage_named(path):
+        return cast("Manifest", conform(body, Manifest))
 
 
 def _body_checksum(body: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True).encode("utf-8"))
 
 
-def _verify(path: Path, files: Mapping[str, Any]) -> None:
+def _verify(path: Path, files: Mapping[str, Sums]) -> None:
     for file, written in files.items():
         if not (path / file).is_file():
             raise UserError(f"{path / file} is missing")
@@ -220,36 +236,7 @@ def _verify(path: Path, files: Mapping[str, Any]) -> None:
             raise UserError(f"{path / file} is damaged")
 
 
-def _swap_in(folder: Path, name: str, incoming: Path) -> None:
-    current, retired = folder / name, folder / f"retired-{name}"
-    shutil.rmtree(retired, ignore_errors=True)
-    if current.is_dir():
-        current.rename(retired)
-    incoming.rename(current)
-    fsync(folder)
-
-
-def _rotate(folder: Path, name: str) -> None:
-    """Keep a replaced `last` as `previous`; remove other replaced checkpoints."""
-    retired, trash = folder / f"retired-{name}", folder / "trash"
-    if name == "last" and retired.is_dir():
-        previous = folder / "previous"
-        shutil.rmtree(trash, ignore_errors=True)
-        if previous.is_dir():
-            previous.rename(trash)
-        retired.rename(previous)
-    for leftover in (retired, trash):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _finish_swap(folder: Path, name: str) -> None:
-    """Finish a swap that a kill interrupted. Only the writer may do so; readers use `locate`."""
-    found = locate(folder, name)
-    if found is not None and found != folder / name:
-        found.rename(folder / name)
-
-
-def _checksum(path: Path) -> dict[str, int]:
+def _checksum(path: Path) -> Sums:
     # CRC-32 detects truncation and flipped bits at gigabytes per second; forgery is not a concern.
     total, size = 0, 0
     with open(path, "rb") as file:
@@ -265,17 +252,18 @@ def _same_identity(path: Path, written: Mapping[str, Any], wanted: Mapping[str, 
             raise UserError(f"{path} is of another model: {key} is {old!r} there and {new!r} here")
 
 
-def _is_intact(folder: Path, name: str) -> bool:
+def is_intact(folder: Path, name: str) -> bool:
+    """Whether a checkpoint is there and its files have their checksums."""
     path = locate(folder, name)
     try:
         if path is not None:
             _verify(path, _manifest(path / MANIFEST)["files"])
-            read_object(path / CURSOR)
+            read_document(path / CURSOR, Position)
     except (UserError, OSError):
         return False
     return path is not None
 
 
 def _others(folder: Path, damaged: str = "") -> str:
-    names = [name for name in list_names(folder) if name != damaged and _is_intact(folder, name)]
+    names = [name for name in list_names(folder) if name != damaged and is_intact(folder, name)]
     return f"; available: {', '.join(names)} (choose with --checkpoint)" if names else ""

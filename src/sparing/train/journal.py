@@ -4,13 +4,36 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, cast
 
-from sparing.errors import UserError
-from sparing.files import atomic_write, fsync
+from sparing.documents import Count, Figure, MisfitError, conform, damage_named
+from sparing.files import atomic_write, fsync, parse_json
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ between runs even if all other numbers are the same."""
+
+
+class Figures(TypedDict, total=False):
+    """The fields of journal entries and results that are read again; a model may add others."""
+
+    tokens: Count
+    bytes: Count
+    protocol: str
+    how: str
+    whole: bool
+    epoch: Figure
+    nats_per_token: Figure | None
+    bits_per_byte: Figure | None
+    perplexity_per_token: Figure | None
+    elapsed_s: Figure | None
+    peak_bytes: Figure | None
+
+
+class Entry(Figures, total=False):
+    """A line of the journal."""
+
+    kind: Required[str]
+    step: Required[Count]
 
 
 class Journal:
@@ -61,24 +84,32 @@ class NullJournal(Journal):
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All complete entries; a last line that was cut short by a kill is left out."""
+    """All entries; a last line that was cut short by a kill is left out.
+
+    Raises a UserError for any other line that is not an entry with kind and step.
+    """
+    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
     entries = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                break
+    for number, line in enumerate([*lines, rest] if _parse(rest) else lines, start=1):
+        with damage_named(f"{path} line {number}"):
+            entries.append(_entry(line))
     return entries
 
 
-def read_checked(path: Path) -> list[dict[str, Any]]:
-    """Like `read`, but raises a UserError for an entry without kind or step."""
-    entries = read(path)
-    for line, entry in enumerate(entries, start=1):
-        if not isinstance(entry, dict) or "kind" not in entry or not _is_step(entry.get("step")):
-            raise UserError(f"{path} line {line} is not a journal entry (kind and step)")
-    return entries
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The entry in a line; None if it is not one."""
+    try:
+        return _entry(line)
+    except MisfitError:
+        return None
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    try:
+        data = parse_json(line.decode("utf-8"))
+    except ValueError as problem:
+        raise MisfitError(str(problem)) from None
+    return cast("dict[str, Any]", conform(data, Entry))
 
 
 def best(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -98,15 +129,24 @@ def measurement(entry: Mapping[str, Any]) -> list[Any]:
     return [entry.get(field) for field in ("bytes", "protocol", "how")]
 
 
+def sound_part(path: Path, size_bytes: int) -> bytes:
+    """The first `size_bytes` of a journal, those before a checkpoint, without damaged lines."""
+    content = path.read_bytes()[:size_bytes] if path.exists() else b""
+    *lines, _ = content.split(b"\n")
+    return b"".join(line + b"\n" for line in lines if _parse(line) is not None)
+
+
+def last_step(path: Path) -> int:
+    """The step of the last whole entry; 0 without one."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return max((entry["step"] for line in lines if (entry := _parse(line))), default=0)
+
+
 def rewind(path: Path, size_bytes: int) -> None:
     """Drop the entries written after a checkpoint; they will be written again."""
-    content = path.read_bytes() if path.exists() else b""
+    content = sound_part(path, size_bytes)
     with atomic_write(path) as scratch:
-        scratch.write_bytes(content[:size_bytes])
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        scratch.write_bytes(content)
 
 
 def _numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

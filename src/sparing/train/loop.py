@@ -60,16 +60,14 @@ def fit(
             if checkpoint_due and check_gradients(training, callbacks):
                 save_last(training, callbacks)
         counters.elapsed_s = clock.elapsed_s()
-        finish(training, config, callbacks, interrupted=stop.requested)
+        finish(training, callbacks, interrupted=stop.requested)
     return stop.cause
 
 
-def finish(
-    training: Training, config: TrainConfig, callbacks: Callbacks, *, interrupted: bool
-) -> None:
+def finish(training: Training, callbacks: Callbacks, *, interrupted: bool) -> None:
     """Save first, then validate: validation takes time and may fail."""
-    step = training.counters.step
-    if not check_gradients(training, callbacks) or step % config.checkpoint_every or step == 0:
+    check_gradients(training, callbacks)
+    if training.saved_step != training.counters.step:
         save_last(training, callbacks)
     if not interrupted and validate(training, callbacks):
         sync_journal(training, callbacks)
@@ -227,6 +225,7 @@ def save_last(training: Training, callbacks: Callbacks) -> None:
         counters.rollbacks = 0
     sync_journal(training, callbacks)
     callbacks.save("last", capture(training))
+    training.saved_step = counters.step
 
 
 def sync_journal(training: Training, callbacks: Callbacks) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from sparing.data.stream import Cursor, Stream
 from sparing.device import Hardware
+from sparing.documents import Count, Figure
 from sparing.host_copy import AsyncHostCopy
 from sparing.models.api import LanguageModel, State
 from sparing.train.checkpoint import Checkpoint
@@ -24,29 +25,29 @@ SCALE_PATIENCE = 2000
 class Counters:
     """The plain numbers of a training, as stored in a checkpoint's `cursor.json`."""
 
-    step: int = 0
-    tokens: int = 0
+    step: Count = 0
+    tokens: Count = 0
     elapsed_s: float = 0.0
-    best_nats: float | None = None
+    best_nats: Figure | None = None
     """Best validation loss per token so far."""
-    pending_nats: float = 0.0
+    pending_nats: Figure = 0.0
     """Loss of the `pending_tokens` read since the last journal entry."""
-    pending_tokens: int = 0
+    pending_tokens: Count = 0
     logged_s: float = 0.0
     """`elapsed_s` of the last journal entry."""
     validated_step: int = -1
     """Step of the last validation; -1 before the first."""
     validated_on: list[Any] = field(default_factory=list)
     """Bytes, protocol and method of the last validation; only equal ones can be compared."""
-    bad_steps: int = 0
+    bad_steps: Count = 0
     """Consecutive steps whose loss or gradients were not finite."""
-    rollbacks: int = 0
+    rollbacks: Count = 0
     """Rollbacks since the last checkpoint that was reached by good steps."""
     no_progress: bool = False
     """Whether there has been no good step since the last rollback."""
-    journal_bytes: int = 0
+    journal_bytes: Count = 0
     """Length of the journal when the checkpoint was written."""
-    pass_step: int = 0
+    pass_step: Count = 0
     """Step at which the current pass began; its schedule counts from here."""
     pass_share: float | None = 0.0
     """Share of the budget used at that step; None until the first step of the pass."""
@@ -110,6 +111,8 @@ class Training:
     launched: bool = False
     """Whether a launcher such as torchrun started this process."""
     counters: Counters = field(default_factory=Counters)
+    saved_step: int | None = None
+    """Step of the checkpoint `last`; None before the first."""
     unchecked_norms: list[AsyncHostCopy] = field(default_factory=list)
     """Gradient norms of updates that `check_gradients` has not looked at yet."""
 

@@ -95,6 +95,8 @@ def _check(name: str, own: Tensor, given: Tensor | None) -> None:
         raise UserError(
             f"optimizer state {name!r} is {_describe(given)}, but the model needs {_describe(own)}"
         )
+    if given.isnan().any():
+        raise UserError(f"optimizer state {name!r} is not a number; choose another checkpoint")
 
 
 def _describe(tensor: Tensor) -> str:

@@ -1,0 +1,59 @@
+"""The folders of checkpoints: replaced by renames, and found again after a kill at any moment.
+
+`incoming-NAME` is complete once it has a manifest, `retired-last` is about to become `previous`,
+and `trash` is being deleted.
+"""
+
+import shutil
+from pathlib import Path
+
+from sparing.files import fsync
+
+MANIFEST = "manifest.json"
+NAMES = ("last", "previous", "best")
+
+
+def locate(folder: Path, name: str) -> Path | None:
+    """The folder of a checkpoint: its name, or where a kill between two renames left it."""
+    retired = folder / f"retired-{'last' if name == 'previous' else name}"
+    if name == "previous" and retired.is_dir() and locate(folder, "last") != retired:
+        return retired
+    if (folder / name).is_dir():
+        return folder / name
+    if is_complete(folder / f"incoming-{name}"):
+        return folder / f"incoming-{name}"
+    return retired if name != "previous" and retired.is_dir() else None
+
+
+def is_complete(incoming: Path) -> bool:
+    """Whether a checkpoint was written to the end, where its manifest is."""
+    return (incoming / MANIFEST).is_file()
+
+
+def swap_in(folder: Path, name: str, *, rotate: bool) -> None:
+    """Replace checkpoint `name` by the incoming one; with `rotate` it becomes `previous`."""
+    current = folder / name
+    if current.is_dir():
+        current.rename(folder / ("retired-last" if rotate else "trash"))
+    (folder / f"incoming-{name}").rename(current)
+    fsync(folder)
+    settle(folder)
+
+
+def settle(folder: Path) -> None:
+    """Finish what a kill may have interrupted, and remove what no longer counts.
+
+    Only the process that writes checkpoints may do so; readers use `locate`.
+    """
+    for name in ("last", "best"):
+        found = locate(folder, name)
+        if found is not None and found != folder / name:
+            found.rename(folder / name)
+    previous, retired, trash = folder / "previous", folder / "retired-last", folder / "trash"
+    if retired.is_dir():
+        shutil.rmtree(trash, ignore_errors=True)
+        if previous.is_dir():
+            previous.rename(trash)
+        retired.rename(previous)
+    for leftover in ("trash", "incoming-last", "incoming-best", "retired-best"):
+        shutil.rmtree(folder / leftover, ignore_errors=True)
