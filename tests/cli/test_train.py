@@ -2,6 +2,7 @@
 
 import pytest
 
+from sparing.cli.main import main
 from sparing.cli.train import apply_settings
 from sparing.runs.recipes import recipe
 
@@ -14,3 +15,11 @@ def test_a_given_budget_replaces_that_of_the_recipe(name: str) -> None:
     assert (train.minutes, train.steps, train.epochs) == (5, 100, None)
     train = apply_settings(recipe(name), ["train.epochs=2"], None, None).train
     assert (train.minutes, train.steps, train.epochs) == (None, None, 2)
+
+
+@pytest.mark.parametrize("option", [["--checkpoint", "best"], ["--cut-journal"]])
+def test_options_of_a_resume_need_one(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "quickstart", *option]) == 2
+    assert f"{option[0]} needs --resume" in capsys.readouterr().err

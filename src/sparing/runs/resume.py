@@ -78,10 +78,8 @@ def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: st
         # Results belong to weights, which a new start would replace by others.
         what = "results of other settings" if names else "results but no checkpoint"
         raise UserError(f"run {folder.path} has {what}; start a new run")
-    lost = (
-        "training" in results or journal.last_step(folder.metrics) > before.train.checkpoint_every
-    )
-    return not (names and lost)
+    reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
+    return not names or ("training" not in results and reached <= due)
 
 
 def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:

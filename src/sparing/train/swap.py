@@ -15,19 +15,14 @@ NAMES = ("last", "previous", "best")
 
 def locate(folder: Path, name: str) -> Path | None:
     """The folder of a checkpoint: its name, or where a kill between two renames left it."""
-    retired = folder / f"retired-{'last' if name == 'previous' else name}"
-    if name == "previous" and retired.is_dir() and locate(folder, "last") != retired:
-        return retired
-    if (folder / name).is_dir():
-        return folder / name
-    if is_complete(folder / f"incoming-{name}"):
-        return folder / f"incoming-{name}"
-    return retired if name != "previous" and retired.is_dir() else None
-
-
-def is_complete(incoming: Path) -> bool:
-    """Whether a checkpoint was written to the end, where its manifest is."""
-    return (incoming / MANIFEST).is_file()
+    incoming, retired = folder / f"incoming-{name}", folder / f"retired-{name}"
+    complete = [incoming] if (incoming / MANIFEST).is_file() else []
+    places = [folder / name, *complete, retired]
+    if name == "previous":
+        # A `last` that has been replaced is the previous one, whatever it is still called.
+        retired = folder / "retired-last"
+        places = [*([retired] if locate(folder, "last") != retired else []), folder / name]
+    return next((place for place in places if place.is_dir()), None)
 
 
 def swap_in(folder: Path, name: str, *, rotate: bool) -> None:
