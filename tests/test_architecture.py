@@ -11,14 +11,15 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
-    "errors", "files", "config", "units", "device", "launch", "host_copy",
+    "errors", "inputs", "files", "config", "units", "device", "launch", "host_copy",
     "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "host_copy": set(),
-    "files": {"errors"},
+    "inputs": {"errors"},
+    "files": {"errors", "inputs"},
     "config": {"errors"},
     "launch": {"errors"},
     "device": {"errors", "launch"},

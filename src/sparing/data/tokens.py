@@ -3,30 +3,34 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from sparing.config import from_json, to_json
 from sparing.data.corpora import SPLITS
-from sparing.data.splits import cache_dir, check_source, fingerprint, read_splits
-from sparing.data.text import count_words, smallest_dtype
-from sparing.data.vocab import Vocab, VocabKind, train_vocab, vocab_from_json
+from sparing.data.splits import check_source, fingerprint, read_splits
+from sparing.data.text import Text, WatchedText, count_words
+from sparing.data.textfile import Unpacking, bytes_bar, cache_dir
+from sparing.data.tokenize import check_readable, without_newlines, write_split
+from sparing.data.vocab import ONE_BYTE, Vocab, VocabKind, train_vocab, vocab_from_json
 from sparing.errors import UserError, unknown_name
-from sparing.files import atomic_folder, read_object, write_bytes, write_json
+from sparing.files import atomic_folder, read_object, write_json
+from sparing.inputs import open_regular
 from sparing.units import pluralize
 
-FORMAT = 1
+FORMAT = 2
 BYTE_LIKE = ("bytes", "symbols", "characters")
 """Vocabularies in which a newline is a token of its own."""
-ENTRY_TYPES = {"tokens": int, "bytes": int, "words": int, "dtype": str, "text_sha256": str}
-"""Fields of a split's entry in the manifest and their types."""
+VERIFIED = "verified.json"
+"""Size and time of the files whose checksums have been verified."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +62,8 @@ class Split:
     """Words between whitespace plus one per line end; word perplexity divides by this."""
     start: int
     """The id fed before the first token."""
+    ends: npt.NDArray[Any] | None = None
+    """Bytes of the text up to the end of each token; None if the vocabulary is lossless."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,24 +80,37 @@ class Tokens:
         if name not in SPLITS:
             raise unknown_name("split", name, SPLITS)
         about = self.manifest["splits"][name]
-        ids = np.memmap(self.folder / f"{name}.bin", np.dtype(about["dtype"]), "r")
-        return Split(ids, about["bytes"], about["words"], self.vocab.start)
+        arrays = {
+            Path(file).suffix: np.memmap(self.folder / file, entry["dtype"], "r")
+            for file, entry in about["files"].items()
+        }
+        ids, ends = arrays[".bin"], arrays.get(".ends")
+        return Split(ids, about["bytes"], about["words"], self.vocab.start, ends)
 
     def text_sha256(self) -> dict[str, str]:
         """SHA-256 of each split's text before tokenizing."""
         return {name: self.manifest["splits"][name]["text_sha256"] for name in SPLITS}
 
 
-def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = True) -> Tokens:
-    """Tokenize a corpus, or open the result of an earlier call."""
+def prepare(
+    config: DataConfig,
+    source: Path | None = None,
+    *,
+    progress: bool = True,
+    max_bytes: int | None = None,
+) -> Tokens:
+    """Tokenize a corpus, or open the result of an earlier call.
+
+    `max_bytes` limits the size of the text, unpacked; None: half of the disk space that is free.
+    """
     if config.vocab_size is not None and not config.vocab.endswith("pieces"):
         raise UserError(f"data.vocab_size is for pieces only, not for data.vocab={config.vocab}")
     if source is not None:
         check_source(config.corpus, source)
     folder = tokens_folder(config, source)
     if not folder.exists():
-        texts = read_splits(config.corpus, source, progress=progress)
-        _tokenize(folder, config, texts, progress)
+        how = Unpacking.of(max_bytes, progress=progress)
+        _tokenize(folder, config, read_splits(config.corpus, source, how), how)
     return open_tokens(folder)
 
 
@@ -102,37 +121,55 @@ def tokens_folder(config: DataConfig, source: Path | None = None) -> Path:
 
 def open_tokens(folder: Path) -> Tokens:
     """Open a tokenized corpus; raise a UserError if a file is missing or damaged."""
-    manifest = read_object(folder / "meta.json")
-    remedy = "delete the folder and prepare it again"
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder} is not of token format {FORMAT}; {remedy}")
     try:
-        config = from_json(DataConfig, manifest["config"])
-        vocab = vocab_from_json(manifest["vocab"])
-        for split in SPLITS:
-            expected, path = _expected_bytes(manifest["splits"][split]), folder / f"{split}.bin"
-            found = path.stat().st_size if path.exists() else 0
-            if found != expected:
-                size = pluralize(found, "byte")
-                raise UserError(f"{path} has {size} instead of {expected:,}; {remedy}")
-    except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise UserError(f"{folder / 'meta.json'} is damaged: {problem!r}; {remedy}") from None
+        manifest = read_object(folder / "meta.json")
+        if manifest.get("format") != FORMAT:
+            raise UserError(f"{folder} is not of token format {FORMAT}")
+        if manifest.get("sha256") != _checksum(manifest):
+            raise UserError(f"{folder / 'meta.json'} is damaged: its checksum is wrong")
+        _verify_files(folder, manifest)
+    except UserError as problem:
+        raise UserError(f"{problem}; delete the folder {folder} to prepare it again") from None
+    config, vocab = from_json(DataConfig, manifest["config"]), vocab_from_json(manifest["vocab"])
     return Tokens(folder, vocab, config, manifest)
 
 
-def _expected_bytes(about: Mapping[str, Any]) -> int:
-    """The size of a split's file; raise a TypeError if the manifest's entry is damaged."""
-    for name, kind in ENTRY_TYPES.items():
-        if type(about[name]) is not kind:
-            raise TypeError(f"{name} is {about[name]!r}")
-    return int(about["tokens"] * np.dtype(about["dtype"]).itemsize)
+def _verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Compare files with their checksums, unless size and time are those of an earlier time."""
+    entries = [manifest["splits"][split]["files"] for split in SPLITS]
+    files = {name: about["sha256"] for entry in entries for name, about in entry.items()}
+    try:
+        before = read_object(folder / VERIFIED)
+    except UserError:
+        before = {}
+    found = {name: _verify_file(folder / name, files[name], before.get(name)) for name in files}
+    if found != before:
+        # In a folder of somebody else, they are verified every time.
+        with suppress(OSError):
+            write_json(folder / VERIFIED, found)
+
+
+def _verify_file(path: Path, expected: str, before: Any) -> list[int]:
+    """Return size and time of a file; refuse one with a wrong checksum."""
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        now = [status.st_size, status.st_mtime_ns]
+        if now != before and hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise UserError(f"{path} is damaged: its checksum is wrong")
+    return now
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all of a manifest but its checksum."""
+    rest = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("ascii")).hexdigest()
 
 
 def split_from_text(text: bytes, vocab: Vocab) -> Split:
     """Encode a text in memory as a split."""
     if not text:
         raise UserError("the text is empty; give at least one character")
-    return Split(vocab.encode(text), len(text), count_words(text), vocab.start)
+    return Split(vocab.encode(text), len(text), count_words(text), vocab.start, vocab.ends(text))
 
 
 def drop_newlines(split: Split, vocab: Vocab) -> Split:
@@ -155,15 +192,32 @@ def truncate_split(split: Split, size_bytes: int, vocab: Vocab) -> Split:
     """Return the tokens that lie entirely within the first `size_bytes` of the text."""
     if size_bytes >= split.size_bytes:
         return split
-    lengths = np.array([len(vocab.token_bytes(id)) for id in range(vocab.size)], np.int64)
-    ends = np.cumsum(lengths[split.ids[:size_bytes]])
+    ends = _decoded_ends(split, size_bytes, vocab) if split.ends is None else split.ends
     tokens = int(np.searchsorted(ends, size_bytes, side="right"))
     if not tokens:
         raise UserError(
             f"there is no whole token in the first {pluralize(size_bytes, 'byte')}; use more"
         )
-    text = b"".join(vocab.token_bytes(id) for id in split.ids[:tokens].tolist())
-    return Split(split.ids[:tokens], len(text), count_words(text), split.start)
+    return Split(
+        split.ids[:tokens],
+        int(ends[tokens - 1]),
+        _words_in(split.ids[:tokens], vocab),
+        split.start,
+        None if split.ends is None else split.ends[:tokens],
+    )
+
+
+def _words_in(ids: npt.NDArray[Any], vocab: Vocab) -> int:
+    """Words of the text of some tokens; 0 if they do not say."""
+    if vocab.lossless:
+        return count_words(vocab.decode(ids))
+    return len(ids) if vocab.kind == "words" else 0
+
+
+def _decoded_ends(split: Split, size_bytes: int, vocab: Vocab) -> npt.NDArray[np.int64]:
+    """Where the first tokens of a lossless vocabulary end; none of them is empty."""
+    lengths = np.array([len(vocab.token_bytes(id)) for id in range(vocab.size)], np.int64)
+    return np.cumsum(lengths[split.ids[:size_bytes]])
 
 
 def _folder_name(config: DataConfig, source: Path | None) -> str:
@@ -173,37 +227,32 @@ def _folder_name(config: DataConfig, source: Path | None) -> str:
     return f"{name or 'text'}-{config.vocab}-{digest}"
 
 
-def _tokenize(folder: Path, config: DataConfig, texts: dict[str, bytes], progress: bool) -> None:
+def _tokenize(folder: Path, config: DataConfig, texts: Mapping[str, Text], how: Unpacking) -> None:
+    name = Path(config.corpus).name
+    if config.vocab not in ONE_BYTE:
+        with _watched(texts, f"checking {name}", how) as watched:
+            check_readable(watched, config.corpus)
     if not config.newlines:
-        texts = {split: text.replace(b"\n", b"") for split, text in texts.items()}
-    if config.vocab not in ("bytes", "symbols") and any(b"\0" in text for text in texts.values()):
-        raise UserError(f"{config.corpus} holds NUL bytes, so it is not text; set data.vocab=bytes")
-    order = config.symbol_order
-    vocab = train_vocab(config.vocab, texts["train"], config.vocab_size, symbol_order=order)
+        texts = without_newlines(texts, name, how)
+    with _watched({"train": texts["train"]}, f"vocabulary of {name}", how) as watched:
+        order = config.symbol_order
+        vocab = train_vocab(config.vocab, watched["train"], config.vocab_size, symbol_order=order)
     with atomic_folder(folder) as scratch:
-        # With None, tqdm prints only to a terminal.
-        silent = None if progress else True
-        bar = tqdm(SPLITS, f"tokenizing {config.corpus}", disable=silent, leave=False)
+        with _watched(texts, f"tokenizing {name}", how) as watched:
+            entries = {
+                split: write_split(scratch, split, watched[split], vocab) for split in SPLITS
+            }
         manifest = {
             "format": FORMAT,
             "config": to_json(config),
             "vocab": vocab.to_json(),
-            "splits": {split: _write_split(scratch, split, texts[split], vocab) for split in bar},
+            "splits": entries,
         }
-        write_json(scratch / "meta.json", manifest)
+        write_json(scratch / "meta.json", {**manifest, "sha256": _checksum(manifest)})
 
 
-def _write_split(folder: Path, split: str, text: bytes, vocab: Vocab) -> dict[str, Any]:
-    ids = vocab.encode(text)
-    if not ids.size:
-        raise UserError(f"the {split} split holds no tokens; use a larger corpus")
-    dtype = smallest_dtype(vocab.size)
-    write_bytes(folder / f"{split}.bin", ids.astype(dtype, copy=False).data)
-    return {
-        "tokens": int(ids.size),
-        "bytes": len(text),
-        "words": count_words(text),
-        "dtype": dtype.str,
-        "sha256": hashlib.sha256(ids.data).hexdigest(),
-        "text_sha256": hashlib.sha256(text).hexdigest(),
-    }
+@contextmanager
+def _watched(texts: Mapping[str, Text], what: str, how: Unpacking) -> Iterator[dict[str, Text]]:
+    """The texts, with a progress bar of what has been read of them."""
+    with bytes_bar(what, sum(map(len, texts.values())), shown=how.progress) as bar:
+        yield {split: WatchedText(text, bar.update) for split, text in texts.items()}

@@ -17,7 +17,7 @@ import torch
 from sparing import __version__, config, files
 from sparing.bench.timing import Task, quartiles, time_in_turns
 from sparing.bench.train import Stepper
-from sparing.data.splits import cache_dir
+from sparing.data.textfile import cache_dir
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import size_bytes
