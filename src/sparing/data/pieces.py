@@ -20,9 +20,12 @@ SPACE_MARK = "\u2581"
 SENTENCE_CHARACTERS = 1000
 """Longer lines are cut before a word, because the trainer skips sentences above 4192 bytes."""
 
+SILENT = 3
+"""Log level of the library: its messages would only repeat what its exceptions say."""
+MOST_PIECES = 1_000_000
 MOST_SENTENCES = 1_000_000
-MOST_CHARACTERS = 1 << 25
-"""Size of the text that the trainer gets, which takes about ten times as much memory."""
+MOST_CHARACTERS = 1 << 24
+"""Size of the text that the trainer gets; it takes up to 25 times as much memory."""
 SETTINGS: dict[Style, dict[str, Any]] = {
     "lossless": {
         "model_type": "bpe",
@@ -74,12 +77,14 @@ class PieceVocab:
     def train(cls, train_text: Text, size: int | None, *, style: Style = "lossless") -> Self:
         """Train a model of `size` pieces (None: the default of the style)."""
         settings = SETTINGS[style] | ({} if size is None else {"vocab_size": size})
+        if not 0 < settings["vocab_size"] <= MOST_PIECES:
+            raise UserError(f"data.vocab_size must be from 1 to {MOST_PIECES:,}, not {size}")
         trainer, model = _library().SentencePieceTrainer, io.BytesIO()
         try:
             trainer.train(
                 sentence_iterator=iter(_training_sentences(train_text)),
                 model_writer=model,
-                minloglevel=2,
+                minloglevel=SILENT,
                 **settings,
             )
         except (RuntimeError, OSError) as problem:
@@ -205,4 +210,5 @@ def _library() -> Any:
         raise UserError(
             "data.vocab=pieces needs SentencePiece: pip install 'sparing[pieces]'"
         ) from None
+    sentencepiece.set_min_log_level(SILENT)
     return sentencepiece

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparing.errors import UserError
 from sparing.files import atomic_write, fsync
+from sparing.inputs import read_input
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ between runs even if all other numbers are the same."""
@@ -64,7 +65,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """All complete entries; a last line that was cut short by a kill is left out."""
     entries = []
     if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in read_input(path).decode("utf-8", errors="replace").splitlines():
             try:
                 entries.append(json.loads(line))
             except ValueError:
@@ -100,7 +101,7 @@ def measurement(entry: Mapping[str, Any]) -> list[Any]:
 
 def rewind(path: Path, size_bytes: int) -> None:
     """Drop the entries written after a checkpoint; they will be written again."""
-    content = path.read_bytes() if path.exists() else b""
+    content = read_input(path) if path.exists() else b""
     with atomic_write(path) as scratch:
         scratch.write_bytes(content[:size_bytes])
 
