@@ -138,4 +138,4 @@ def test_only_released_checkpoints_are_unpickled_and_only_as_tensors() -> None:
     assert found == {"runs/import_released.py"}
     door = (SRC / "runs" / "import_released.py").read_text()
     assert [door.count(word) for word in words] == [0, 0, 1]
-    assert 'torch.load(file, map_location="cpu", weights_only=True)' in door
+    assert 'torch.load(handle, map_location="cpu", weights_only=True)' in door

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.conftest import read_all
 
+from sparing.data import words
 from sparing.data.vocab import ByteVocab, SymbolVocab, Vocab, train_vocab, vocab_from_json
 from sparing.errors import UserError
 
@@ -139,6 +140,13 @@ def test_enwik8_has_205_symbols(enwik8: dict[str, bytes]) -> None:
     first = train_vocab("symbols", enwik8["train"], symbol_order="appearance")
     assert isinstance(first, SymbolVocab)
     assert first.symbols.startswith(b"<mediawk")
+
+
+def test_a_text_of_too_many_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MOST_WORDS", 3)
+    train_vocab("words", b"a b a b\n")
+    with pytest.raises(UserError, match=r"more than 3 different words; set data\.vocab=pieces"):
+        train_vocab("words", b"a b c\n d")
 
 
 def test_wikitext_2_has_its_published_counts(shared_data: Path) -> None:
