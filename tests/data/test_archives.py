@@ -8,6 +8,7 @@ import tarfile
 import warnings
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.data.conftest import zip_of
@@ -232,3 +233,42 @@ def test_an_archive_that_needs_too_much_memory_is_refused(
     (tmp_path / "greedy").write_bytes(lzma.compress(b"text"))
     with pytest.raises(UserError, match="greedy is a damaged archive: Memory usage limit"):
         unpack(tmp_path / "greedy")
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """The bytes with a few of them changed, removed, repeated or swapped for those of headers."""
+    found = bytearray(data)
+    for _ in range(random.choice([1, 1, 2, 5, 20])):
+        at = random.randrange(len(found) + 1)
+        length = random.choice([1, 1, 4, 12, 100])
+        match random.randrange(5):
+            case 0:
+                found[at : at + 1] = random.randbytes(1)
+            case 1:
+                del found[at : at + length]
+            case 2:
+                found[at:at] = found[at : at + length]
+            case 3:
+                found[at : at + length] = random.choice([b"\xff", b"\0", b"7", b"\x80"]) * length
+            case 4:
+                found[at:at] = random.randbytes(length)
+    return bytes(found)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mutated_archive_is_unpacked_or_refused(tmp_path: Path, seed: int) -> None:
+    random, path = Random(seed), tmp_path / "mutated"
+    text = b"".join(b"a line of %d\n" % number for number in range(300))
+    files = {"a.txt": text, "folder/b.txt": text[:99], "c.txt": b""}
+    sources = [tar_of(files), zip_of(files), *(pack(tar_of(files)) for pack in PACKERS)]
+    refusals = []
+    for _ in range(1000):
+        path.write_bytes(mutated(random.choice(sources), random))
+        try:
+            members = unpack(path, Unpacking.of(1 << 20))
+        except UserError as problem:
+            refusals.append(str(problem))
+        else:
+            assert sum(len(bytes(member)) for member in members.values()) <= 1 << 20
+    assert not [line for line in refusals if "\n" in line]

@@ -15,6 +15,7 @@ from typing import Any
 
 from sparing.data.text import Text, split_blocks
 from sparing.data.textfile import Scratch, TextFile, Unpacking, open_text
+from sparing.device import limit_to_free_ram
 from sparing.errors import UserError
 
 BLOCK_BYTES = 1 << 20
@@ -48,12 +49,15 @@ def unpack(path: Path, how: Unpacking | None = None) -> dict[str, Text]:
     text = open_text(path)
     how.check(path, len(text))
     try:
-        return _read_members(path, text, how)
+        with limit_to_free_ram():
+            return _read_members(path, text, how)
     except ARCHIVE_ERRORS as problem:
         if isinstance(problem, OSError) and problem.filename is not None:
             # Of the disk, not of the archive.
             raise
         raise UserError(f"{path} is a damaged archive: {problem}") from None
+    except MemoryError:
+        raise UserError(f"{path} cannot be unpacked in the memory that is free") from None
     except (RuntimeError, NotImplementedError) as problem:
         raise UserError(f"{path} cannot be unpacked: {problem}") from None
 
