@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -69,18 +70,20 @@ def test_the_largest_text_can_be_chosen(tmp_path: Path, sparing: Sparing, home: 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("vocab", ["bytes", "symbols", "characters", "words"])
-@pytest.mark.parametrize("name", ["text", "text.gz"])
+@pytest.mark.parametrize(
+    ("vocab", "name"),
+    [("bytes", "text"), ("symbols", "text.gz"), ("characters", "text"), ("words", "text.gz")],
+)
 def test_a_text_larger_than_memory_is_prepared(
     tmp_path: Path, home: Path, vocab: str, name: str
 ) -> None:
-    line = b"".join(b"word%d in a line\n" % (number % 1000) for number in range(10_000))
-    with open(tmp_path / name, "wb") as file, gzip.open(file, "wb", 1) as packed:
-        for _ in range(1_500_000_000 // len(line)):
-            (packed if name == "text.gz" else file).write(line)
+    part = b"".join(b"word%d in a line\n" % (number % 1000) for number in range(10_000))
+    path = tmp_path / name
+    with gzip.open(path, "wb", 1) if path.suffix else open(path, "wb") as file:
+        file.writelines(repeat(part, 1_500_000_000 // len(part)))
     limit = 1_400_000_000
     said = subprocess.run(
-        [sys.executable, "-m", "sparing", "data", "prepare", tmp_path / name, "--vocab", vocab],
+        [sys.executable, "-m", "sparing", "data", "prepare", path, "--vocab", vocab],
         # Half of it is for Python's and torch's libraries.
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         capture_output=True, text=True, check=False,

@@ -193,7 +193,9 @@ def truncate_split(split: Split, size_bytes: int, vocab: Vocab) -> Split:
     if size_bytes >= split.size_bytes:
         return split
     ends = _decoded_ends(split, size_bytes, vocab) if split.ends is None else split.ends
-    tokens = int(np.searchsorted(ends, size_bytes, side="right"))
+    # With a number of another type, numpy would read and convert the whole array.
+    limit = ends.dtype.type(max(0, size_bytes))
+    tokens = int(np.searchsorted(ends, limit, side="right"))
     if not tokens:
         raise UserError(
             f"there is no whole token in the first {pluralize(size_bytes, 'byte')}; use more"
