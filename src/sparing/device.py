@@ -131,6 +131,14 @@ def ram_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def free_ram_bytes(proc: Path = Path("/proc")) -> int:
+    """Memory that is available without swapping; all of it, if the system does not say."""
+    try:
+        return _read_sizes(proc / "meminfo")["MemAvailable"]
+    except (OSError, KeyError):
+        return ram_bytes()
+
+
 def is_out_of_memory(problem: Exception) -> bool:
     """Whether an exception means that an allocation failed."""
     if isinstance(problem, MemoryError | torch.OutOfMemoryError):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparing.errors import UserError
+from sparing.inputs import open_regular
 
 LOCK = ".lock"
 MOST_DIGITS = 20
@@ -131,9 +132,8 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise a UserError if it is missing or damaged."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
+        with open_regular(path) as file:
+            return parse_json(file.read().decode("utf-8"))
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UserError(f"{path} cannot be read: {reason}") from None

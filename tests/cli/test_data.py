@@ -1,7 +1,12 @@
 """`sparing data` from the command line."""
 
+import gzip
 import hashlib
+import resource
 import shutil
+import subprocess
+import sys
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -52,3 +57,36 @@ def test_an_ignored_local_copy_is_reported(
         assert said in again.err
     shutil.rmtree(folder)
     assert sparing(*words).status == 2
+
+
+def test_the_largest_text_can_be_chosen(tmp_path: Path, sparing: Sparing, home: Path) -> None:
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"x" * 10_000))
+    said = sparing("data", "prepare", tmp_path / "text.gz", "--max-bytes", 9_999)
+    assert said.status == 2
+    assert "text.gz holds more than 9,999 bytes of text (--max-bytes 9999);" in said.err
+    assert list(home.iterdir()) == []
+    found = sparing("data", "prepare", tmp_path / "text.gz", "--max-bytes", 10_000, "--json").json()
+    assert found["bytes"] == {"train": 9000, "valid": 500, "test": 500}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("vocab", "name"),
+    [("bytes", "text"), ("symbols", "text.gz"), ("characters", "text"), ("words", "text.gz")],
+)
+def test_a_text_larger_than_memory_is_prepared(
+    tmp_path: Path, home: Path, vocab: str, name: str
+) -> None:
+    part = b"".join(b"word%d in a line\n" % (number % 1000) for number in range(10_000))
+    path = tmp_path / name
+    with gzip.open(path, "wb", 1) if path.suffix else open(path, "wb") as file:
+        file.writelines(repeat(part, 1_500_000_000 // len(part)))
+    limit = 1_400_000_000
+    said = subprocess.run(
+        [sys.executable, "-m", "sparing", "data", "prepare", path, "--vocab", vocab],
+        # Half of it is for Python's and torch's libraries.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stderr) == (0, "")
+    shutil.rmtree(home)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Said, Sparing
+from tests.cli.conftest import Said, Sparing, settings
 
 from sparing.evaluate.loss import evaluate_streams
 from sparing.runs.folder import RunFolder
@@ -194,3 +194,29 @@ def test_a_best_checkpoint_saved_during_evaluation_does_not_change_the_entry(
     assert sparing("evaluate", run, "--split", "test").status == 0
     assert results(run)["test, last"]["checkpoint"] == "last"
     assert "test" not in results(run)
+
+
+def test_figures_of_a_lossy_vocabulary_count_the_bytes_of_the_original_text(
+    corpus: Path, tmp_path: Path, sparing: Sparing
+) -> None:
+    words, run = corpus.read_bytes().split(b" "), tmp_path / "words"
+    # Words of the valid split that the model has never seen.
+    corpus.write_bytes(b" ".join([*words[:2500], *(b"unheard-of-%d" % n for n in range(500))]))
+    more = settings("data.vocab=words", "train.steps=1", "train.evaluate_bytes=300")
+    said = sparing("train", "quickstart", "--data", corpus, "--out", run, *more, "--quiet")
+    assert said.status == 0, said.err
+    valid = corpus.read_bytes()[corpus.stat().st_size * 90 // 100 :]
+    expected = len(b" ".join(valid[:301].split(b" ")[:-1]))
+    found = sparing("evaluate", run, "--bytes", 300, "--json").json()
+    assert found["bytes"] == expected
+    assert found["lossless"] is False
+    assert results(run)["best_valid"]["bytes"] == expected
+
+
+def test_damaged_tokens_give_no_figure(run: Path, home: Path, sparing: Sparing) -> None:
+    assert sparing("evaluate", run, "--split", "test", "--json").json()["lossless"] is True
+    (path,) = home.glob("tokens/*/test.bin")
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+    refused(sparing("evaluate", run, "--split", "test"), "test.bin is damaged", "delete the folder")

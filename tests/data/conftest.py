@@ -21,6 +21,11 @@ def sha256(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def read_all(name: str, source: Path | None = None) -> dict[str, bytes]:
+    """The splits of a corpus, in memory."""
+    return {split: bytes(text) for split, text in read_splits(name, source).items()}
+
+
 def zip_of(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -49,7 +54,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def enwik8(shared_data: Path) -> dict[str, bytes]:
     """Its three splits, unpacked and verified once."""
-    return read_splits("enwik8", shared_data / "enwik8.xz")
+    return read_all("enwik8", shared_data / "enwik8.xz")
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_wikitext_2_has_the_documented_cutoffs(monkeypatch: pytest.MonkeyPatch) 
     if not (shared / "wikitext-2.tar.xz").exists():
         pytest.skip("WikiText-2 is not at hand")
     monkeypatch.setenv("SPARING_DATA", str(shared))
-    text = read_splits("wikitext-2", progress=False)["train"]
+    text = bytes(read_splits("wikitext-2")["train"])
     vocab = train_vocab("words", text)
     counts = count_ids(vocab.encode(text), vocab.size)
     expected = {1: ((3663,), 25.6), 2: ((1015, 9184), 14.0), 3: ((433, 4282, 13523), 9.6)}

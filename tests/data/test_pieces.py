@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sparing.data import pieces as pieces_module
 from sparing.data.pieces import SENTENCE_CHARACTERS, SPACE_MARK, PieceVocab
 from sparing.data.vocab import train_vocab, vocab_from_json
 from sparing.documents import MisfitError
@@ -114,7 +115,33 @@ def test_text_that_is_not_utf8_is_refused(pieces: PieceVocab) -> None:
         PieceVocab.train(b"abc\xff", 300)
 
 
-def test_a_damaged_model_is_refused() -> None:
+@pytest.mark.parametrize("model", ["AAAA", ""])
+def test_a_damaged_model_is_refused_without_a_word_of_the_library(
+    model: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("sentencepiece")
     with pytest.raises(MisfitError, match="model: "):
-        vocab_from_json({"kind": "pieces", "model": "AAAA"})
+        vocab_from_json({"kind": "pieces", "model": model})
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("size", [0, -5, 2**31 - 1, 10**11])
+def test_a_size_that_no_vocabulary_can_have_is_refused(size: int) -> None:
+    pytest.importorskip("sentencepiece")
+    with pytest.raises(UserError, match=r"vocab_size must be from 1 to 1,000,000, not "):
+        PieceVocab.train(TEXT, size)
+
+
+@pytest.mark.parametrize("bound", ["MOST_SENTENCES", "MOST_CHARACTERS"])
+def test_of_a_large_text_the_trainer_gets_every_nth_sentence(
+    bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"".join(b"%03d\n" % number for number in range(100))
+    monkeypatch.setattr(pieces_module, bound, 40 if bound == "MOST_SENTENCES" else 120)
+    kept = pieces_module._training_sentences(text)
+    assert kept == [f"{number:03d}" for number in range(0, 100, 4)]
+    # Also if it has no lines, only words.
+    monkeypatch.setattr(pieces_module, "SENTENCE_CHARACTERS", 4)
+    assert pieces_module._training_sentences(text.replace(b"\n", b" ")) == [
+        " " * bool(number) + f"{number:03d}" for number in range(0, 100, 4)
+    ]

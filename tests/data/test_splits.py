@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.data.conftest import PARTS, TEXT, sha256, zip_of
+from tests.data.conftest import PARTS, TEXT, read_all, sha256, zip_of
 
 from sparing.data import download
 from sparing.data import splits as module
@@ -46,9 +46,9 @@ def test_a_given_folder_and_that_of_the_variable_are_searched(
     folder = tmp_path / "shared"
     folder.mkdir()
     (folder / "digits.xz").write_bytes(lzma.compress(TEXT))
-    assert read_splits("digits", folder)["test"] == TEXT[90:]
+    assert read_all("digits", folder)["test"] == TEXT[90:]
     monkeypatch.setenv("SPARING_DATA", str(folder))
-    assert read_splits("digits")["test"] == TEXT[90:]
+    assert read_all("digits")["test"] == TEXT[90:]
     with pytest.raises(UserError, match="wiki cannot be downloaded"):
         read_splits("wiki")
 
@@ -65,12 +65,12 @@ def test_fetching_downloads_once_and_keeps_only_the_splits(
         checksums={**digits.checksums, "digits.zip": sha256(archive)},
     )
     monkeypatch.setitem(CORPORA, "digits", online)
-    kept = fetch_corpus("digits", progress=False)
+    kept = fetch_corpus("digits")
     assert kept == cache / "corpora" / "digits"
     assert {path.name for path in kept.iterdir()} == {"train.txt", "valid.txt", "test.txt"}
     assert not (cache / "downloads" / "digits").exists()
     (folder / "digits.zip").unlink()
-    assert read_splits("digits")["valid"] == TEXT[80:90]
+    assert read_all("digits")["valid"] == TEXT[80:90]
 
 
 def test_concurrent_readers_share_one_download(
@@ -91,9 +91,9 @@ def test_concurrent_readers_share_one_download(
     whole = module._download_from
     monkeypatch.setattr(module, "_download_from", slow)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(read_splits, "digits", progress=False)
+        first = pool.submit(read_all, "digits")
         assert asked.wait(60)
-        second = pool.submit(read_splits, "digits", progress=False)
+        second = pool.submit(read_all, "digits")
         time.sleep(0.1)
         assert not second.done()
         proceed.set()
@@ -110,7 +110,7 @@ def test_a_corpus_can_be_downloaded_as_three_plain_files(
         (folder / f"{split}.txt").write_bytes(text)
     online = dataclasses.replace(wiki, urls=(f"{address}/{{split}}.txt",))
     monkeypatch.setitem(CORPORA, "wiki", online)
-    assert read_splits("wiki", progress=False) == PARTS
+    assert read_all("wiki") == PARTS
 
 
 def test_a_download_with_wrong_text_is_not_kept(
@@ -121,10 +121,10 @@ def test_a_download_with_wrong_text_is_not_kept(
     online = dataclasses.replace(digits, urls=(f"{address}/digits.gz",))
     monkeypatch.setitem(CORPORA, "digits", online)
     with pytest.raises(UserError, match=r"cannot get digits; .*--from PATH.*wrong checksum"):
-        read_splits("digits", progress=False)
+        read_splits("digits")
     assert not (cache / "corpora").exists()
     (folder / "digits.gz").write_bytes(TEXT)
-    assert read_splits("digits", progress=False)["test"] == TEXT[90:]
+    assert read_all("digits")["test"] == TEXT[90:]
 
 
 @pytest.mark.usefixtures("digits")
@@ -135,12 +135,12 @@ def test_a_modified_cached_copy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="wrong checksum for digits"):
         read_splits("digits")
     fetch_corpus("digits", tmp_path / "copy")
-    assert read_splits("digits")["valid"] == TEXT[80:90]
+    assert read_all("digits")["valid"] == TEXT[80:90]
 
 
 def test_any_text_file_is_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_bytes(TEXT)
-    splits = read_splits(str(tmp_path / "own.txt"))
+    splits = read_all(str(tmp_path / "own.txt"))
     assert [len(splits[split]) for split in SPLITS] == [90, 5, 5]
     with pytest.raises(UserError, match="--from is for corpora that can be downloaded"):
         read_splits(str(tmp_path / "own.txt"), tmp_path)
@@ -181,7 +181,7 @@ def test_the_cache_has_a_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.usefixtures("digits")
 def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "copy").write_bytes(data)
-    splits = read_splits("digits", tmp_path / "copy")
+    splits = read_all("digits", tmp_path / "copy")
     assert splits == {"train": TEXT[:80], "valid": TEXT[80:90], "test": TEXT[90:]}
 
 
@@ -190,12 +190,12 @@ def test_one_file_is_cut_at_its_offsets(tmp_path: Path, data: bytes) -> None:
 def test_member_files_become_splits(tmp_path: Path, pattern: str) -> None:
     archive = zip_of({pattern.format(split): text for split, text in PARTS.items()})
     (tmp_path / "copy").write_bytes(archive)
-    assert read_splits("wiki", tmp_path / "copy") == PARTS
+    assert read_all("wiki", tmp_path / "copy") == PARTS
     folder = tmp_path / "unpacked"
     folder.mkdir()
     for split, text in PARTS.items():
         (folder / Path(pattern.format(split)).name).write_bytes(text)
-    assert read_splits("wiki", folder) == PARTS
+    assert read_all("wiki", folder) == PARTS
 
 
 @pytest.mark.usefixtures("digits", "wiki")
@@ -219,7 +219,7 @@ def test_part_of_text8_has_a_name_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "text8_first_1000").write_bytes(b"a prefix  " * 100)
     with pytest.raises(UserError, match=r"1,000 bytes, but text8 has .*the name text8-prefix"):
         read_splits("text8", tmp_path / "text8_first_1000")
-    splits = read_splits("text8-prefix", tmp_path)
+    splits = read_all("text8-prefix", tmp_path)
     assert [len(splits[split]) for split in SPLITS] == [900, 50, 50]
     with pytest.raises(UserError, match="cannot be downloaded"):
         fingerprint("text8-prefix")

@@ -21,6 +21,7 @@ def test_chunks_never_cut_a_character(text: str, size: int) -> None:
 
 def test_chunks_end_after_a_newline_or_a_space() -> None:
     assert list(split_chunks(b"one two\nthree", 10)) == [b"one two\n", b"three"]
+    assert list(split_chunks(b"one\ntwo three", 10)) == [b"one\n", b"two three"]
     assert list(split_chunks(b"one two three", 6)) == [b"one ", b"two ", b"three"]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparing.data import tokens
+from sparing.data import text as text_module
+from sparing.data import tokenize, tokens
 from sparing.data.local import split_by_bytes
 from sparing.data.tokens import (
     DataConfig,
@@ -70,11 +71,11 @@ def test_each_splits_text_has_a_checksum(corpus: Path) -> None:
 def test_a_full_disk_leaves_no_folder(
     corpus: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, data: memoryview) -> None:
-        path.write_bytes(bytes(data)[:10])
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    def full(self: Any, values: Any) -> None:
+        self.path.write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
 
-    monkeypatch.setattr(tokens, "write_bytes", full)
+    monkeypatch.setattr(tokenize._ArrayFile, "append", full)
     with pytest.raises(OSError, match=r"No space left.*train\.bin"):
         prepare(config(corpus), progress=False)
     assert list((cache / "tokens").iterdir()) == []
@@ -108,6 +109,7 @@ def test_folders_are_named_after_corpus_and_vocabulary(corpus: Path, cache: Path
         "valid.bin",
         "test.bin",
         "meta.json",
+        "verified.json",
     }
 
 
@@ -124,41 +126,72 @@ def test_newlines_can_be_removed_before_tokenizing(corpus: Path) -> None:
     assert b"\n" not in found.vocab.decode(found.split("train").ids)
 
 
-@pytest.mark.parametrize("damage", ["cut", "grown", "missing"])
-def test_a_damaged_token_file_is_refused_by_name(corpus: Path, damage: str) -> None:
-    folder = prepare(config(corpus), progress=False).folder
-    path = folder / "valid.bin"
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-1] if damage == "cut" else TEXT)
-    with pytest.raises(UserError, match=r"valid\.bin has .* bytes instead of .*prepare it again"):
+@pytest.mark.parametrize("damage", ["flipped", "cut", "grown", "missing", "pipe"])
+@pytest.mark.parametrize("name", ["valid.bin", "test.ends"])
+def test_a_damaged_token_file_is_refused_by_name(corpus: Path, name: str, damage: str) -> None:
+    folder = prepare(config(corpus, vocab="words"), progress=False).folder
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    if damage == "pipe":
+        os.mkfifo(path)
+    elif damage != "missing":
+        content[-1] ^= damage == "flipped"
+        path.write_bytes({"cut": content[:-1], "grown": content + b"x"}.get(damage, content))
+    with pytest.raises(UserError, match=rf"{name} is .*delete the folder .* to prepare it again"):
         open_tokens(folder)
+
+
+def test_tokens_are_verified_once_per_modification(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = prepare(config(corpus), progress=False).folder
+    hashed: list[str] = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(
+        tokens.hashlib,
+        "file_digest",
+        lambda file, name: hashed.append(Path(file.name).name) or digest(file, name),
+    )
+    open_tokens(folder)
+    assert hashed == []
+    os.utime(folder / "valid.bin")
+    open_tokens(folder)
+    open_tokens(folder)
+    assert hashed == ["valid.bin"]
+    (folder / "verified.json").write_text("[")
+    open_tokens(folder)
+    assert len(hashed) == 4
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format": 99}, "not of token format"),
-        ({"splits": {}}, "damaged"),
-        ({"splits": "x"}, "damaged"),
-        ({"config": []}, "damaged"),
-        ({"vocab": []}, "damaged"),
-        ({"splits": {"train": {"tokens": "9", "dtype": "|u1"}}}, "damaged"),
-        ({"vocab": {"kind": "runes"}}, "kind cannot be 'runes'"),
-        ({"config": {"korpus": "x"}}, "config.korpus is unknown"),
+        ({"format": 99}, "not of token format 2"),
+        ({"splits": {}}, "checksum is wrong"),
+        ({"vocab": {"kind": "runes"}}, "checksum is wrong"),
+        ({"sha256": None}, "checksum is wrong"),
     ],
 )
 def test_a_damaged_manifest_is_refused(corpus: Path, change: dict[str, Any], reason: str) -> None:
     folder = prepare(config(corpus), progress=False).folder
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | change))
-    with pytest.raises(UserError, match=reason):
+    with pytest.raises(UserError, match=rf"{reason}; delete the folder .* to prepare it again"):
+        open_tokens(folder)
+
+
+def test_a_negative_number_of_bytes_is_refused(corpus: Path) -> None:
+    folder = prepare(config(corpus), progress=False).folder
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["splits"]["test"]["bytes"] = -5
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(UserError, match=r"meta\.json is damaged"):
         open_tokens(folder)
 
 
 def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"meta\.json is missing"):
+    with pytest.raises(UserError, match=r"meta\.json is missing; delete the folder"):
         open_tokens(tmp_path)
 
 
@@ -216,6 +249,57 @@ def test_a_truncated_split_ends_with_a_whole_token() -> None:
     assert truncate_split(split, 6, vocab) is split
     with pytest.raises(UserError, match="no whole token"):
         truncate_split(split, 0, vocab)
+
+
+def test_the_bytes_of_a_truncated_split_are_those_of_the_original_text() -> None:
+    vocab = train_vocab("words", b"a bb\n")
+    original = b"a  unknown\tbb\n\nanother bb "
+    split = split_from_text(original, vocab)
+    cut = truncate_split(split, 14, vocab)
+    assert vocab.decode(cut.ids) == b"a <unk> bb\n"
+    assert (cut.size_bytes, cut.words) == (14, 4)
+    assert truncate_split(split, 13, vocab).size_bytes == 13
+    assert truncate_split(split, 12, vocab).size_bytes == 10
+    assert truncate_split(cut, 10, vocab).ids.tolist() == cut.ids[:2].tolist()
+    assert split.size_bytes == len(original)
+
+
+@pytest.mark.filterwarnings("ignore:builtin type")
+def test_pieces_of_folded_text_are_cut_after_a_sentence_of_the_original(tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    original = "The  \uff23at sat.\nThe DOG sat \u00bd.\n".encode() * 60
+    (tmp_path / "text").write_bytes(original)
+    settings = config(tmp_path / "text", vocab="par-pieces", vocab_size=24)
+    found = prepare(settings, progress=False)
+    split = found.split("train")
+    cut = truncate_split(split, 100, found.vocab)
+    assert original[cut.size_bytes - 1 : cut.size_bytes + 1] == b".\n"
+    assert 100 - 40 < cut.size_bytes <= 100
+    np.testing.assert_array_equal(cut.ids, found.vocab.encode(original[: cut.size_bytes]))
+    assert cut.words == 0
+
+
+def test_the_offset_of_a_wrong_byte_counts_from_the_beginning_of_the_file(corpus: Path) -> None:
+    corpus.write_bytes(TEXT[:-1] + b"\xff")
+    for kind in ("characters", "words"):
+        with pytest.raises(UserError, match=f"byte 0xff at offset {len(TEXT) - 1:,}"):
+            prepare(config(corpus, vocab=kind), progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:builtin type")
+@pytest.mark.parametrize("kind", [*KINDS, "par-pieces"])
+def test_tokens_do_not_depend_on_the_size_of_the_chunks(
+    corpus: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "pieces" in kind:
+        pytest.importorskip("sentencepiece")
+    size = {"pieces": 290, "par-pieces": 25}.get(kind)
+    settings = config(corpus, vocab=kind, vocab_size=size)
+    whole = prepare(settings, progress=False)
+    monkeypatch.setenv("SPARING_HOME", os.environ["SPARING_HOME"] + "-2")
+    monkeypatch.setattr(text_module.split_chunks, "__defaults__", (100,))
+    parts = prepare(settings, progress=False)
+    assert parts.manifest == whole.manifest
 
 
 def test_the_default_corpus_is_pythons_own_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.conftest import read_all
 
-from sparing.data.splits import read_splits
+from sparing.data import words
 from sparing.data.vocab import ByteVocab, SymbolVocab, Vocab, train_vocab, vocab_from_json
 from sparing.documents import MisfitError
 from sparing.errors import UserError
@@ -160,8 +161,15 @@ def test_enwik8_has_205_symbols(enwik8: dict[str, bytes]) -> None:
     assert first.symbols.startswith(b"<mediawk")
 
 
+def test_a_text_of_too_many_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MOST_WORDS", 3)
+    train_vocab("words", b"a b a b\n")
+    with pytest.raises(UserError, match=r"more than 3 different words; set data\.vocab=pieces"):
+        train_vocab("words", b"a b c\n d")
+
+
 def test_wikitext_2_has_its_published_counts(shared_data: Path) -> None:
-    splits = read_splits("wikitext-2", shared_data / "wikitext-2.tar.xz")
+    splits = read_all("wikitext-2", shared_data / "wikitext-2.tar.xz")
     vocab = train_vocab("words", splits["train"])
     assert vocab.size == 33_278
     tokens = [len(vocab.encode(splits[split])) for split in ("train", "valid", "test")]

@@ -1,9 +1,11 @@
 """Released checkpoints: a file of the published layout becomes a run, anything else is refused."""
 
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import pytest
 import torch
@@ -140,7 +142,7 @@ def test_the_alphabets_are_those_of_the_corpora(corpus: str) -> None:
     if not folder.is_dir():
         pytest.skip("no local corpora; set SPARING_DATA")
     try:
-        text = read_splits(corpus, folder, progress=False)["train"]
+        text = bytes(read_splits(corpus, folder)["train"])
     except UserError as problem:
         pytest.skip(str(problem))
     first = sorted(set(text[:90_000_000]), key=text.find)
@@ -178,8 +180,10 @@ def test_a_hostile_file_is_refused_and_not_run(write: Write, tmp_path: Path, leg
 
 def test_files_of_other_kinds_are_refused(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert "does not exist" in refusal(tmp_path / "nowhere.pt", out)
-    assert "is not a file" in refusal(tmp_path, out)
+    assert "is missing" in refusal(tmp_path / "nowhere.pt", out)
+    assert "is a folder, not a file" in refusal(tmp_path, out)
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a named pipe, not a file" in refusal(tmp_path / "pipe", out)
     text = tmp_path / "text.pt"
     text.write_text("not a checkpoint")
     assert "cannot be read safely" in refusal(text, out)
@@ -220,6 +224,29 @@ def test_a_file_that_does_not_fit_is_refused(
     if tensor is None:
         del data["model"][f"module.{name}"]
     assert complaint in refusal(write(data), tmp_path / "run")
+
+
+def test_a_file_that_unpacks_beyond_the_limit_is_refused(write: Write, tmp_path: Path) -> None:
+    file, packed = write(published(), legacy=False), tmp_path / "packed.pt"
+    with zipfile.ZipFile(file) as stored, zipfile.ZipFile(packed, "w") as smaller:
+        for member in stored.infolist():
+            content = bytes(50_000) if "/data/" in member.filename else stored.read(member)
+            smaller.writestr(member.filename, content, zipfile.ZIP_DEFLATED)
+    repeated = published()
+    repeated["model"]["module.in_emb.weight"] = torch.zeros(()).expand(205, 1 << 20)
+    for bomb in (packed, write(repeated)):
+        assert bomb.stat().st_size < 300_000
+        with pytest.raises(UserError, match=r"above the limit of .*; allow more with --max-bytes"):
+            import_adaptive_span(bomb, tmp_path / "run", {}, max_bytes=600_000)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_librarys_warnings_are_not_shown(write: Write, tmp_path: Path) -> None:
+    data = published()
+    with catch_warnings(action="ignore"):
+        data["model"]["module.key_pe"] = torch.eye(3).to_sparse_csr()
+    file = write(data)
+    assert "not a tensor of plain numbers" in refusal(file, tmp_path / "run")
 
 
 def test_a_run_is_not_overwritten(write: Write, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from sparing.cli.options import Json, Source, print_report
-from sparing.data.corpora import CORPORA
+from sparing.data.corpora import CORPORA, SPLITS
 from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, count_ids, optimal_cutoffs
 from sparing.data.splits import check_source, fetch_corpus, read_splits
+from sparing.data.textfile import Unpacking
 from sparing.data.tokens import DataConfig, Tokens, tokens_folder
 from sparing.data.tokens import prepare as prepare_tokens
 from sparing.data.vocab import VocabKind
@@ -19,6 +20,10 @@ from sparing.errors import unknown_name
 app = typer.Typer(
     help="Corpora: list, get, prepare; cut-offs of an adaptive softmax.", no_args_is_help=True
 )
+MaxBytes = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Largest text, unpacked; default: half of the free disk space."),
+]
 
 
 @app.command("list")
@@ -35,6 +40,7 @@ def list_corpora(as_json: Json = False) -> None:
 def get(
     name: Annotated[str, typer.Argument(metavar="CORPUS", help="See `sparing data list`.")],
     source: Source = None,
+    max_bytes: MaxBytes = None,
     as_json: Json = False,
 ) -> None:
     """Download a corpus (or take a local copy), verify it and store it."""
@@ -42,7 +48,7 @@ def get(
         raise unknown_name("corpus", name, CORPORA)
     if source is not None:
         check_source(name, source)
-    folder = fetch_corpus(name, source)
+    folder = fetch_corpus(name, source, Unpacking.of(max_bytes, progress=True))
     sizes = {split: len(text) for split, text in read_splits(name).items()}
     print_report({"corpus": name, "folder": str(folder), "bytes": sizes}, as_json=as_json)
 
@@ -56,6 +62,7 @@ def prepare(
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
     source: Source = None,
+    max_bytes: MaxBytes = None,
     as_json: Json = False,
 ) -> None:
     """Tokenize a corpus; `train` does so itself if needed."""
@@ -65,7 +72,7 @@ def prepare(
         if CORPORA[corpus].checksums and (folder := tokens_folder(config)).exists():
             again = f"--from {source} is not read; remove that folder to tokenize again"
             typer.echo(f"{corpus} is already tokenized in {folder}: {again}", err=True)
-    print_report(_report(prepare_tokens(config, source)), as_json=as_json)
+    print_report(_report(prepare_tokens(config, source, max_bytes=max_bytes)), as_json=as_json)
 
 
 @app.command()
@@ -118,10 +125,9 @@ def cutoffs(
 
 
 def _report(tokens: Tokens) -> dict[str, Any]:
-    splits = {name: tokens.split(name) for name in ("train", "valid", "test")}
     return {
         "folder": str(tokens.folder),
         "vocabulary": tokens.vocab.size,
-        "tokens": {name: int(split.ids.size) for name, split in splits.items()},
-        "bytes": {name: split.size_bytes for name, split in splits.items()},
+        "tokens": {name: tokens.about(name)["tokens"] for name in SPLITS},
+        "bytes": {name: tokens.about(name)["bytes"] for name in SPLITS},
     }

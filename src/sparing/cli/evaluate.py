@@ -236,7 +236,9 @@ def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: boo
         now = case.with_memory(length)
         segment = now.run.evaluate.segment
         result = reading.evaluate(now, now.model())
-        rows.append({"memory": length, "segment": segment, **result.to_json()})
+        lossless = case.tokens.vocab.lossless
+        row = {"memory": length, "segment": segment, **result.to_json(), "lossless": lossless}
+        rows.append(row)
         if not as_json:
             typer.echo(
                 f"memory {length:>6,}  segment {segment:>5,}"

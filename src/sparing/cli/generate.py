@@ -1,7 +1,6 @@
 """`sparing generate`: generate text with a trained run."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import complete, stream_text
+from sparing.inputs import read_input
 from sparing.runs.bundled import OPENING, run_or_bundled
 from sparing.runs.folder import load_model
 
@@ -82,6 +82,4 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
         raise UserError("give --prompt or --prompt-file, not both")
     if path is None:
         return [text.encode("utf-8", errors="surrogateescape") for text in given]
-    if str(path) == "-":
-        return [sys.stdin.buffer.read()]
-    return [path.read_bytes()]
+    return [read_input(path)]

@@ -25,10 +25,17 @@ def import_(
             help="Run folder; default: runs/PROGRAM-FILE.",
         ),
     ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Largest size of its tensors; default: half of free memory."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert a released checkpoint to a run, to evaluate, generate and plot with it."""
     path = out or Path("runs") / f"{layout}-{file.stem}"
-    folder = import_adaptive_span(file, path, provenance(device.pick("cpu", "float32"), 0))
+    about = provenance(device.pick("cpu", "float32"), 0)
+    folder = import_adaptive_span(file, path, about, max_bytes=max_bytes)
     run = folder.config()
     print_report({"run": str(path), "recipe": run.recipe, "model": run.identity()}, as_json=as_json)

@@ -1,7 +1,6 @@
 """`sparing score`: log-probabilities of sentences."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json, print_text
 from sparing.errors import UserError
 from sparing.evaluate.score import TextScore, rank_texts, score_texts
+from sparing.inputs import read_input
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import is_run, load_model
 
@@ -67,7 +67,7 @@ def _encode(texts: list[str]) -> list[bytes]:
 
 
 def _read(file: Path, *, whole: bool) -> list[bytes]:
-    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    data = read_input(file)
     sentences = [data] if whole else data.splitlines()
     sentences = [sentence for sentence in sentences if sentence]
     if not sentences:

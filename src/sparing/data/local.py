@@ -1,61 +1,37 @@
-"""Text in local files: plain files, archives, folders, and Python's standard library.
+"""Text in local files: plain files, archives, folders, and Python's standard library."""
 
-Archives (.xz, .gz, .bz2, .zip, .tar) are recognised by content and read in memory.
-"""
-
-import bz2
-import gzip
 import hashlib
-import io
-import lzma
 import os
 import platform
 import sysconfig
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Container, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from sparing.data.archives import unpack
 from sparing.data.corpora import SPLITS
-from sparing.data.text import character_boundary
+from sparing.data.text import Text, character_boundary, split_blocks
+from sparing.data.textfile import Scratch, Unpacking, join_texts, open_text
 from sparing.errors import UserError
 from sparing.units import pluralize
 
 SMALLEST_BYTES = 100
-ARCHIVE_ERRORS = (
-    *(lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError, EOFError),
-    # Raised by gzip and bz2.
-    *(OSError, ValueError),
-)
-BZ2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
-"""Bytes 4 to 10 of a .bz2 file: the start of its first block, or its end if it is empty."""
-UNSUPPORTED_ARCHIVES = {
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"7z\xbc\xaf\x27\x1c": "7z",
-    b"Rar!\x1a\x07": "rar",
-    b"\x04\x22\x4d\x18": "lz4",
-}
-"""First bytes of archives that we cannot open and that must not be taken for text."""
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that hold tests or third-party packages."""
 
 
-def read_path(path: Path) -> bytes:
+def read_path(path: Path, how: Unpacking | None = None) -> Text:
     """Return the text of a file (unpacked if it is an archive) or of all text files of a folder.
 
     A folder's files are joined in the order of their relative paths; hidden files and binary files
     (those with a NUL byte) are left out. A single binary file is taken as it is.
     """
+    how = how or Unpacking.of()
     if path.is_dir():
-        texts = [read_file(file) for file in files_under(path)]
-        text = b"".join(text for text in texts if b"\0" not in text)
-    elif path.exists() and not path.is_file():
-        raise UserError(f"{path} is neither a file nor a folder")
+        text: Text = _read_folder(path, how)
     else:
-        members = unpack(path)
-        text = b"".join(members[name] for name in sorted(members))
-    if not text:
+        members = unpack(path, how)
+        text = join_texts([members[name] for name in sorted(members)], path, how)
+    if not len(text):
         raise UserError(f"{path} holds no text")
     if len(text) < SMALLEST_BYTES:
         raise UserError(
@@ -65,68 +41,13 @@ def read_path(path: Path) -> bytes:
     return text
 
 
-def read_file(path: Path) -> bytes:
-    """Return the bytes of a file; raise a UserError if it is missing or not readable."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a file") from None
-    except PermissionError:
-        raise UserError(f"no permission to read {path}") from None
-
-
-def unpack(path: Path) -> dict[str, bytes]:
-    """Return the regular files inside an archive by name; any other file is its only member.
-
-    Nothing is written to disk, and unsafe names are refused.
-    """
-    data = read_file(path)
-    try:
-        return _read_members(path.name, data)
-    except ARCHIVE_ERRORS as problem:
-        raise UserError(f"{path} is a damaged archive: {problem}") from None
-    except (RuntimeError, NotImplementedError) as problem:
-        raise UserError(f"{path} cannot be unpacked: {problem}") from None
-
-
-def _read_members(name: str, data: bytes) -> dict[str, bytes]:
-    if data.startswith(b"\xfd7zXZ\x00"):
-        return _read_tar_or_plain(name, lzma.decompress(data))
-    if data.startswith(b"\x1f\x8b"):
-        return _read_tar_or_plain(name, gzip.decompress(data))
-    if data.startswith(b"BZh") and data[4:10] in BZ2_BLOCKS:
-        return _read_tar_or_plain(name, bz2.decompress(data))
-    if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            files = [file for file in archive.infolist() if not file.is_dir()]
-            return {_check_name(file.filename, name): archive.read(file) for file in files}
-    return _read_tar_or_plain(name, data)
-
-
-def _read_tar_or_plain(name: str, data: bytes) -> dict[str, bytes]:
-    for start, kind in UNSUPPORTED_ARCHIVES.items():
-        if data.startswith(start):
-            raise UserError(f"{name} is a {kind} archive; unpack it first")
-    if data[257:262] != b"ustar":
-        return {PurePosixPath(name).name: data}
-    members = {}
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-        for member in archive:
-            if member.issym() or member.islnk():
-                raise UserError(f"{name} holds a link ({member.name}), which is not allowed")
-            handle = archive.extractfile(member)
-            if handle is not None:
-                members[_check_name(member.name, name)] = handle.read()
-    return members
-
-
-def _check_name(member: str, archive: str) -> str:
-    path = PurePosixPath(member.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts:
-        raise UserError(f"{archive} holds the unsafe name {member!r}, which is not allowed")
-    return str(path)
+def _read_folder(folder: Path, how: Unpacking) -> Text:
+    with Scratch(folder, how) as scratch:
+        for path in files_under(folder):
+            text = open_text(path)
+            if not any(b"\0" in block for block in split_blocks(text)):
+                scratch.write(split_blocks(text))
+    return scratch.text()
 
 
 def files_under(folder: Path, skipped: Container[str] = ()) -> list[Path]:
@@ -143,7 +64,7 @@ def _walk(folder: Path, skipped: Container[str]) -> Iterator[Path]:
                 yield path
 
 
-def split_by_bytes(text: bytes) -> dict[str, bytes]:
+def split_by_bytes(text: Text) -> dict[str, Text]:
     """Split into 90 % train, 5 % valid and 5 % test without cutting a UTF-8 character."""
     first = character_boundary(text, len(text) * 90 // 100)
     second = character_boundary(text, len(text) * 95 // 100)
@@ -161,16 +82,16 @@ def _file_stamp(file: Path) -> str:
     return f"{file}\t{status.st_size}\t{status.st_mtime_ns}"
 
 
-def read_stdlib() -> dict[str, bytes]:
+def read_stdlib() -> dict[str, Text]:
     """Return the source of the running Python's standard library, split by whole files."""
     root, parts = stdlib_folder(), {split: [b""] for split in SPLITS}
     for file in _stdlib_files():
         name = file.relative_to(root).as_posix()
-        source = read_file(file)
+        source = bytes(open_text(file))
         end = b"" if source.endswith(b"\n") else b"\n"
         header = b"# file: " + name.encode("utf-8") + b"\n"
         parts[split_for_file(name)].append(header + source + end)
-    splits = {split: b"".join(sources) for split, sources in parts.items()}
+    splits: dict[str, Text] = {split: b"".join(sources) for split, sources in parts.items()}
     if min(len(text) for text in splits.values()) < SMALLEST_BYTES:
         raise UserError(f"no Python source found below {root}; choose another data.corpus")
     return splits

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from sparing.data.text import decode_chunks, smallest_dtype
+from sparing.data.text import Text, decode_chunks, smallest_dtype
 from sparing.errors import UserError
 from sparing.units import pluralize
 
@@ -20,7 +20,12 @@ SPACE_MARK = "\u2581"
 SENTENCE_CHARACTERS = 1000
 """Longer lines are cut before a word, because the trainer skips sentences above 4192 bytes."""
 
-MOST_SENTENCES = 2_000_000
+SILENT = 3
+"""Log level of the library: its messages would only repeat what its exceptions say."""
+MOST_PIECES = 1_000_000
+MOST_SENTENCES = 1_000_000
+MOST_CHARACTERS = 1 << 24
+"""Size of the text that the trainer gets; it takes up to 25 times as much memory."""
 SETTINGS: dict[Style, dict[str, Any]] = {
     "lossless": {
         "model_type": "bpe",
@@ -69,15 +74,17 @@ class PieceVocab:
         self.start = self._byte_ids[b"\n"] if self.lossless else int(self._processor.eos_id())
 
     @classmethod
-    def train(cls, train_text: bytes, size: int | None, *, style: Style = "lossless") -> Self:
+    def train(cls, train_text: Text, size: int | None, *, style: Style = "lossless") -> Self:
         """Train a model of `size` pieces (None: the default of the style)."""
         settings = SETTINGS[style] | ({} if size is None else {"vocab_size": size})
+        if not 0 < settings["vocab_size"] <= MOST_PIECES:
+            raise UserError(f"data.vocab_size must be from 1 to {MOST_PIECES:,}, not {size}")
         trainer, model = _library().SentencePieceTrainer, io.BytesIO()
         try:
             trainer.train(
                 sentence_iterator=iter(_training_sentences(train_text)),
                 model_writer=model,
-                minloglevel=2,
+                minloglevel=SILENT,
                 **settings,
             )
         except (RuntimeError, OSError) as problem:
@@ -89,6 +96,19 @@ class PieceVocab:
         """Restore a vocabulary from the data of `to_json`."""
         style: Style = "par" if data["kind"] == "par-pieces" else "lossless"
         return cls(base64.b64decode(data["model"], validate=True), style)
+
+    def ends(self, text: bytes) -> npt.NDArray[Any] | None:
+        """See `Vocab`; all tokens of a sentence end with it, because pieces are of altered text."""
+        if self.lossless:
+            return None
+        runs, end = [np.empty(0, np.int64)], 0
+        for chunk in decode_chunks(text):
+            for number, line in enumerate(chunk.split("\n")):
+                end += number > 0
+                for sentence in _sentences(line):
+                    end += len(sentence.encode("utf-8"))
+                    runs.append(np.full(len([*self._encode_sentence(sentence)]), end))
+        return np.concatenate(runs)
 
     def to_json(self) -> dict[str, Any]:
         """See `Vocab`."""
@@ -148,17 +168,25 @@ def _sentences(line: str) -> Iterator[str]:
         yield line[begin:]
 
 
-def _training_sentences(text: bytes) -> list[str]:
-    """Return all sentences, or every n-th of a large text."""
-    stride = 1 + text.count(b"\n") // MOST_SENTENCES
-    lines = [line for chunk in decode_chunks(text) for line in chunk.split("\n")[::stride]]
-    return [
-        part
-        for line in lines
-        for sentence in _sentences(line)
-        for part in sentence.split(SPACE_MARK)
-        if part.strip()
-    ]
+def _training_sentences(text: Text) -> list[str]:
+    """Return all sentences, or every second, fourth, ... of a large text."""
+    kept: list[str] = []
+    stride, characters = 1, 0
+    for number, sentence in enumerate(_all_sentences(text)):
+        if number % stride == 0:
+            kept.append(sentence)
+            characters += len(sentence)
+        if len(kept) > MOST_SENTENCES or characters > MOST_CHARACTERS:
+            kept, stride = kept[::2], 2 * stride
+            characters = sum(map(len, kept))
+    return kept
+
+
+def _all_sentences(text: Text) -> Iterator[str]:
+    for chunk in decode_chunks(text):
+        for line in chunk.split("\n"):
+            for sentence in _sentences(line):
+                yield from (part for part in sentence.split(SPACE_MARK) if part.strip())
 
 
 def _size_error(problem: str, size: int, size_bytes: int) -> UserError:
@@ -182,4 +210,5 @@ def _library() -> Any:
         raise UserError(
             "data.vocab=pieces needs SentencePiece: pip install 'sparing[pieces]'"
         ) from None
+    sentencepiece.set_min_log_level(SILENT)
     return sentencepiece

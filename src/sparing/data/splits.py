@@ -8,22 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from sparing.data import local
+from sparing.data.archives import unpack
 from sparing.data.corpora import CORPORA, SPLITS, STDLIB, Corpus
 from sparing.data.download import download
+from sparing.data.text import Text, split_blocks
+from sparing.data.textfile import Unpacking, cache_dir, open_text
 from sparing.errors import UserError, unknown_name
-from sparing.files import atomic_folder, expand_home, lock_folder, write_bytes
+from sparing.files import add_path_to_errors, atomic_folder, expand_home, lock_folder
 from sparing.units import pluralize
 
 LOCAL_SUFFIXES = (
-    *("", ".xz", ".gz", ".bz2", ".zip"),
+    *("", ".xz", ".lzma", ".gz", ".bz2", ".zip"),
     *(".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2"),
 )
-
-
-def cache_dir() -> Path:
-    """The cache folder: `$SPARING_HOME`, or `~/.cache/sparing`."""
-    chosen = os.environ.get("SPARING_HOME")
-    return expand_home(chosen or "~/.cache/sparing")
 
 
 def check_source(name: str, source: Path) -> None:
@@ -38,32 +35,35 @@ def check_source(name: str, source: Path) -> None:
 
 
 def read_splits(
-    name_or_path: str, source: Path | None = None, *, progress: bool = True
-) -> dict[str, bytes]:
-    """Return the raw bytes of train, valid and test.
+    name_or_path: str, source: Path | None = None, how: Unpacking | None = None
+) -> dict[str, Text]:
+    """Return the raw texts of train, valid and test.
 
     A named corpus is searched for in `source`, then in the cache, then in `$SPARING_DATA`, and
     downloaded otherwise. Any other name is a file or folder of text, split 90/5/5 by bytes.
     """
+    how = how or Unpacking.of()
     corpus = _find_corpus(name_or_path)
     if source is not None and (corpus is None or corpus.name == STDLIB):
         raise UserError(f"--from is for corpora that can be downloaded; {name_or_path} is not one")
     if corpus is None:
-        return local.split_by_bytes(local.read_path(expand_home(name_or_path)))
+        return local.split_by_bytes(local.read_path(expand_home(name_or_path), how))
     if corpus.name == STDLIB:
         return local.read_stdlib()
     path = _find_nearest_copy(corpus, source)
-    return _download_splits(corpus, progress) if path is None else read_copy(corpus, path)
+    if path is None:
+        return _download_splits(corpus, how)
+    return read_copy(corpus, path, how)
 
 
-def fetch_corpus(name: str, source: Path | None = None, *, progress: bool = True) -> Path:
+def fetch_corpus(name: str, source: Path | None = None, how: Unpacking | None = None) -> Path:
     """Store a verified copy of a named corpus in the cache; return its folder."""
     if name not in CORPORA:
         raise unknown_name("corpus", name, CORPORA)
     if name == STDLIB:
         return local.stdlib_folder()
     folder = _stored_folder(CORPORA[name])
-    splits = read_splits(name, source, progress=progress)
+    splits = read_splits(name, source, how)
     if source is not None and folder.exists():
         shutil.rmtree(folder)
     _store_splits(folder, splits)
@@ -94,18 +94,18 @@ def find_copy(corpus: Corpus, folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read_copy(corpus: Corpus, path: Path) -> dict[str, bytes]:
+def read_copy(corpus: Corpus, path: Path, how: Unpacking) -> dict[str, Text]:
     """Read the splits of a copy: an archive, a folder of splits, or a folder with either."""
     if not path.is_dir():
-        return _arrange_splits(corpus, local.unpack(path), path)
+        return _arrange_splits(corpus, unpack(path, how), path)
     if all((path / f"{split}.txt").is_file() for split in SPLITS):
-        splits = {split: local.read_file(path / f"{split}.txt") for split in SPLITS}
+        splits: dict[str, Text] = {split: open_text(path / f"{split}.txt") for split in SPLITS}
         return _verify_splits(corpus, splits, path)
     if copy := find_copy(corpus, path):
-        return read_copy(corpus, copy)
+        return read_copy(corpus, copy, how)
     files = [file for file in path.iterdir() if file.is_file()]
     wanted = {m.format(split=split) for m in corpus.members for split in SPLITS}
-    members = {file.name: local.read_file(file) for file in files if file.name in wanted}
+    members = {file.name: open_text(file) for file in files if file.name in wanted}
     return _arrange_splits(corpus, members, path)
 
 
@@ -133,16 +133,17 @@ def _stored_folder(corpus: Corpus) -> Path:
     return cache_dir() / "corpora" / corpus.name
 
 
-def _store_splits(folder: Path, splits: Mapping[str, bytes]) -> None:
+def _store_splits(folder: Path, splits: Mapping[str, Text]) -> None:
     """Write the splits into `folder` unless it exists."""
     if folder.exists():
         return
     with atomic_folder(folder) as scratch:
         for split, text in splits.items():
-            write_bytes(scratch / f"{split}.txt", text)
+            with add_path_to_errors(folder), open(scratch / f"{split}.txt", "wb") as file:
+                file.writelines(split_blocks(text))
 
 
-def _download_splits(corpus: Corpus, progress: bool) -> dict[str, bytes]:
+def _download_splits(corpus: Corpus, how: Unpacking) -> dict[str, Text]:
     """Download a corpus from the first address that works, and store it in the cache."""
     if not corpus.urls:
         raise _no_download_error(corpus)
@@ -150,10 +151,10 @@ def _download_splits(corpus: Corpus, progress: bool) -> dict[str, bytes]:
     # The lock is outside the folder, which is deleted while other processes wait for the lock.
     with lock_folder(cache_dir() / "downloads" / ".locks" / corpus.name, wait_s=math.inf):
         if _stored_folder(corpus).exists():
-            return read_copy(corpus, _stored_folder(corpus))
+            return read_copy(corpus, _stored_folder(corpus), how)
         for url in corpus.urls:
             try:
-                splits = _download_from(corpus, url, folder, progress=progress)
+                splits = _download_from(corpus, url, folder, how)
             except UserError as problem:
                 problems.append(str(problem))
                 continue
@@ -166,15 +167,15 @@ def _download_splits(corpus: Corpus, progress: bool) -> dict[str, bytes]:
     )
 
 
-def _download_from(corpus: Corpus, url: str, folder: Path, *, progress: bool) -> dict[str, bytes]:
+def _download_from(corpus: Corpus, url: str, folder: Path, how: Unpacking) -> dict[str, Text]:
     urls = [url.format(split=split) for split in SPLITS] if "{split}" in url else [url]
-    members: dict[str, bytes] = {}
+    members: dict[str, Text] = {}
     try:
         for part in urls:
             name = part.rpartition("/")[2]
             checksum = corpus.checksums.get(name, "")
-            file = download(part, folder / name, checksum=checksum, progress=progress)
-            members |= local.unpack(file)
+            file = download(part, folder / name, checksum=checksum, progress=how.progress)
+            members |= unpack(file, how)
         return _arrange_splits(corpus, members, folder)
     except UserError:
         _discard_downloads(folder)
@@ -188,28 +189,36 @@ def _discard_downloads(folder: Path) -> None:
             path.unlink()
 
 
-def _arrange_splits(corpus: Corpus, members: Mapping[str, bytes], path: Path) -> dict[str, bytes]:
+def _arrange_splits(corpus: Corpus, members: Mapping[str, Text], path: Path) -> dict[str, Text]:
     """Return the verified splits, given the files found in `path`."""
-    files = {PurePosixPath(name).name: data for name, data in members.items()}
     if corpus.members:
-        splits = {split: _find_member(corpus, files, split, path) for split in SPLITS}
+        splits = {split: _find_member(corpus, members, split, path) for split in SPLITS}
         return _verify_splits(corpus, splits, path)
-    if len(files) > 1:
-        files = {name: data for name, data in files.items() if name == corpus.name}
+    files = (
+        list(members.values()) if len(members) == 1 else _files_named(corpus.name, members, path)
+    )
     if not files:
         raise UserError(f"{path} holds no copy of {corpus.name}")
-    return _verify_splits(corpus, _cut_splits(corpus, next(iter(files.values())), path), path)
+    return _verify_splits(corpus, _cut_splits(corpus, files[0], path), path)
 
 
-def _find_member(corpus: Corpus, files: Mapping[str, bytes], split: str, path: Path) -> bytes:
+def _find_member(corpus: Corpus, members: Mapping[str, Text], split: str, path: Path) -> Text:
     names = [pattern.format(split=split) for pattern in corpus.members]
     for name in names:
-        if name in files:
-            return files[name]
+        if found := _files_named(name, members, path):
+            return found[0]
     raise UserError(f"{path} holds no {' or '.join(names)}, so it is not a copy of {corpus.name}")
 
 
-def _cut_splits(corpus: Corpus, text: bytes, path: Path) -> dict[str, bytes]:
+def _files_named(name: str, members: Mapping[str, Text], path: Path) -> list[Text]:
+    """The file called `name`, in whatever folder of an archive; a UserError if there are two."""
+    found = [each for each in members if PurePosixPath(each).name == name]
+    if len(found) > 1:
+        raise UserError(f"{path} holds both {found[0]} and {found[1]}; remove one of them")
+    return [members[each] for each in found]
+
+
+def _cut_splits(corpus: Corpus, text: Text, path: Path) -> dict[str, Text]:
     if corpus.sizes is None:
         return local.split_by_bytes(text)
     if len(text) != sum(corpus.sizes):
@@ -223,15 +232,15 @@ def _cut_splits(corpus: Corpus, text: bytes, path: Path) -> dict[str, bytes]:
     return {"train": text[:first], "valid": text[first:second], "test": text[second:]}
 
 
-def _verify_splits(corpus: Corpus, splits: dict[str, bytes], path: Path) -> dict[str, bytes]:
+def _verify_splits(corpus: Corpus, splits: dict[str, Text], path: Path) -> dict[str, Text]:
     parts = {split: [text] for split, text in splits.items()} | {"text": list(splits.values())}
     for part, texts in parts.items():
         expected = corpus.checksums.get(part)
         if expected is None:
             continue
         digest = hashlib.new(expected.partition(":")[0])
-        for text in texts:
-            digest.update(text)
+        for block in (block for text in texts for block in split_blocks(text)):
+            digest.update(block)
         found = f"{digest.name}:{digest.hexdigest()}"
         if found != expected:
             raise UserError(

@@ -1,6 +1,7 @@
 """Raw text: splitting it into chunks, decoding it, counting its words."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -10,55 +11,120 @@ CHUNK_BYTES = 1 << 24
 SPACES = b" \t\n\r\x0b\x0c"
 
 
-def split_chunks(text: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+class Text(Protocol):
+    """A text that can be cut without reading it: a stretch of a file, or plain bytes."""
+
+    def __len__(self) -> int:
+        """Its size in bytes."""
+        ...
+
+    def __getitem__(self, part: slice, /) -> "Text":
+        """Cut out a part of it."""
+        ...
+
+    def __bytes__(self) -> bytes:
+        """Read it into memory."""
+        ...
+
+
+class WatchedText:
+    """A text that reports how many bytes of it are read, for a progress bar."""
+
+    def __init__(self, text: Text, report: Callable[[int], object]) -> None:
+        self._text = text
+        self._report = report
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def __getitem__(self, part: slice) -> "WatchedText":
+        return WatchedText(self._text[part], self._report)
+
+    def __bytes__(self) -> bytes:
+        self._report(len(self._text))
+        return bytes(self._text)
+
+
+def split_chunks(text: Text, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Split `text` into chunks of at most about `size` bytes, after a newline or else a space.
 
-    A chunk without either is cut between two characters.
+    A chunk without either is cut between two characters. Every byte is read once.
     """
-    begin = 0
-    while begin < len(text):
-        end = begin + size
-        if end < len(text):
-            space = max(text.rfind(b"\n", begin, end), text.rfind(b" ", begin, end))
-            end = space + 1 if space >= 0 else character_boundary(text, end)
-        yield text[begin:end]
-        begin = min(end, len(text))
+    chunk, read = b"", 0
+    while read < len(text):
+        more = bytes(text[read : read + size - len(chunk)])
+        chunk, read = chunk + more, read + len(more)
+        if read == len(text):
+            break
+        end = 1 + (chunk.rfind(b"\n") if b"\n" in chunk else chunk.rfind(b" "))
+        if not end:
+            # The rest of a character is at most three bytes.
+            more = bytes(text[read : read + 3])
+            chunk, read, end = chunk + more, read + len(more), len(chunk)
+            end = character_boundary(chunk, end)
+        yield chunk[:end]
+        chunk = chunk[end:]
+    if chunk:
+        yield chunk
 
 
-def character_boundary(text: bytes, at: int) -> int:
+def split_blocks(text: Text, size: int = 1 << 20) -> Iterator[bytes]:
+    """Split `text` into blocks of `size` bytes, wherever their ends fall."""
+    return (bytes(text[at : at + size]) for at in range(0, len(text), size))
+
+
+def character_boundary(text: Text, at: int) -> int:
     """Return the first index from `at` on at which a UTF-8 character may start."""
-    for index in range(at, at + 4):
-        if index >= len(text) or text[index] & 0xC0 != 0x80:
-            return min(index, len(text))
-    return at
+    near = bytes(text[at : at + 4])
+    for index, byte in enumerate(near):
+        if byte & 0xC0 != 0x80:
+            return at + index
+    return at if len(near) == 4 else len(text)
 
 
-def decode_chunks(text: bytes) -> Iterator[str]:
-    """Yield the chunks of UTF-8 text as strings; raise a UserError if it is not UTF-8."""
-    offset = 0
+def decode_chunks(text: Text, begin: int = 0) -> Iterator[str]:
+    """Yield the chunks of UTF-8 text as strings; raise a UserError if it is not UTF-8.
+
+    `begin` is the offset of `text` in a longer one, in which the error counts.
+    """
     for chunk in split_chunks(text):
         try:
             yield chunk.decode("utf-8")
         except UnicodeDecodeError as problem:
-            wrong = f"byte 0x{chunk[problem.start]:02x} at offset {offset + problem.start:,}"
+            wrong = f"byte 0x{chunk[problem.start]:02x} at offset {begin + problem.start:,}"
             raise UserError(
                 f"the text is not UTF-8 ({wrong}); set data.vocab=bytes, which takes any file"
             ) from None
-        offset += len(chunk)
+        begin += len(chunk)
 
 
-def count_words(text: bytes) -> int:
+class WordCount:
+    """Counts words between whitespace plus one per line end, as word perplexity does."""
+
+    def __init__(self) -> None:
+        self.words = 0
+        self._after_space = True
+        self._is_space = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
+
+    def update(self, chunk: bytes) -> None:
+        """Count the words of the next part of a text, which is not empty."""
+        space = self._is_space[np.frombuffer(chunk, np.uint8)]
+        self.words += chunk.count(b"\n") + int(np.count_nonzero(space[:-1] & ~space[1:]))
+        self.words += int(self._after_space and not space[0])
+        self._after_space = bool(space[-1])
+
+
+def count_words(text: Text) -> int:
     """Count words between whitespace plus one per line end, as word perplexity does."""
-    table = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
-    words, after_space = text.count(b"\n"), True
+    count = WordCount()
     for chunk in split_chunks(text):
-        space = table[np.frombuffer(chunk, np.uint8)]
-        words += int(np.count_nonzero(space[:-1] & ~space[1:]))
-        words += int(after_space and not space[0])
-        after_space = bool(space[-1])
-    return words
+        count.update(chunk)
+    return count.words
 
 
 def smallest_dtype(size: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest little-endian unsigned type that holds ids below `size`."""
-    return np.dtype("u1" if size <= 1 << 8 else "<u2" if size <= 1 << 16 else "<u4")
+    """The smallest little-endian unsigned type that holds numbers below `size`."""
+    for bits, name in ((8, "u1"), (16, "<u2"), (32, "<u4")):
+        if size <= 1 << bits:
+            return np.dtype(name)
+    return np.dtype("<u8")

@@ -3,29 +3,35 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from sparing.config import to_json
 from sparing.data.corpora import SPLITS
-from sparing.data.splits import cache_dir, check_source, fingerprint, read_splits
-from sparing.data.text import count_words, smallest_dtype
-from sparing.data.vocab import Vocab, VocabKind, train_vocab, vocab_from_json
+from sparing.data.splits import check_source, fingerprint, read_splits
+from sparing.data.text import Text, WatchedText, count_words
+from sparing.data.textfile import Unpacking, bytes_bar, cache_dir
+from sparing.data.tokenize import check_readable, without_newlines, write_split
+from sparing.data.vocab import ONE_BYTE, Vocab, VocabKind, train_vocab, vocab_from_json
 from sparing.documents import Count, conform, damage_named
 from sparing.errors import UserError, unknown_name
-from sparing.files import atomic_folder, read_object, write_bytes, write_json
+from sparing.files import atomic_folder, read_object, write_json
+from sparing.inputs import open_regular
 from sparing.units import pluralize
 
-FORMAT = 1
+FORMAT = 2
 BYTE_LIKE = ("bytes", "symbols", "characters")
 """Vocabularies in which a newline is a token of its own."""
-REMEDY = "delete the folder and prepare it again"
+VERIFIED = "verified.json"
+"""Size and time of the files whose checksums have been verified."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,14 +56,20 @@ class DataConfig:
             raise ValueError("data.vocab_size must be at least 1 and below 2^31")
 
 
+class FileEntry(TypedDict):
+    """What the manifest says about a file of numbers."""
+
+    dtype: Literal["|u1", "<u2", "<u4", "<u8"]
+    sha256: str
+
+
 class SplitEntry(TypedDict):
     """What the manifest says about a split."""
 
     tokens: Count
     bytes: Count
     words: Count
-    dtype: Literal["|u1", "<u2", "<u4"]
-    sha256: str
+    files: dict[str, FileEntry]
     text_sha256: str
 
 
@@ -89,6 +101,8 @@ class Split:
     """Words between whitespace plus one per line end; word perplexity divides by this."""
     start: int
     """The id fed before the first token."""
+    ends: npt.NDArray[Any] | None = None
+    """Bytes of the text up to the end of each token; None if the vocabulary is lossless."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,38 +116,50 @@ class Tokens:
 
     def split(self, name: str) -> Split:
         """Memory-map one of train, valid and test."""
-        about = self._about(name)
-        ids = np.memmap(self.folder / f"{name}.bin", np.dtype(about["dtype"]), "r")
-        return Split(ids, about["bytes"], about["words"], self.vocab.start)
+        about = self.about(name)
+        arrays = {
+            Path(file).suffix: np.memmap(self.folder / file, entry["dtype"], "r")
+            for file, entry in about["files"].items()
+        }
+        ids, ends = arrays[".bin"], arrays.get(".ends")
+        return Split(ids, about["bytes"], about["words"], self.vocab.start, ends)
 
-    def check_size(self, split: str) -> None:
-        """Refuse the file of a split whose size is not what the manifest says."""
-        about, path = self._about(split), self.folder / f"{split}.bin"
-        expected = about["tokens"] * np.dtype(about["dtype"]).itemsize
-        found = path.stat().st_size if path.is_file() else 0
-        if not expected or found != expected:
-            raise UserError(f"{path} has {pluralize(found, 'byte')} instead of {expected:,}")
+    def files(self) -> dict[str, "FileEntry"]:
+        """The files of all splits, by name."""
+        return {
+            name: about for split in SPLITS for name, about in self.about(split)["files"].items()
+        }
 
     def text_sha256(self) -> dict[str, str]:
         """SHA-256 of each split's text before tokenizing."""
-        return {name: self._about(name)["text_sha256"] for name in SPLITS}
+        return {name: self.about(name)["text_sha256"] for name in SPLITS}
 
-    def _about(self, split: str) -> SplitEntry:
+    def about(self, split: str) -> SplitEntry:
+        """What the manifest says about a split."""
         if split not in SPLITS:
             raise unknown_name("split", split, SPLITS)
         return cast("dict[str, SplitEntry]", self.manifest["splits"])[split]
 
 
-def prepare(config: DataConfig, source: Path | None = None, *, progress: bool = True) -> Tokens:
-    """Tokenize a corpus, or open the result of an earlier call."""
+def prepare(
+    config: DataConfig,
+    source: Path | None = None,
+    *,
+    progress: bool = True,
+    max_bytes: int | None = None,
+) -> Tokens:
+    """Tokenize a corpus, or open the result of an earlier call.
+
+    `max_bytes` limits the size of the text, unpacked; None: half of the disk space that is free.
+    """
     if config.vocab_size is not None and not config.vocab.endswith("pieces"):
         raise UserError(f"data.vocab_size is for pieces only, not for data.vocab={config.vocab}")
     if source is not None:
         check_source(config.corpus, source)
     folder = tokens_folder(config, source)
     if not folder.exists():
-        texts = read_splits(config.corpus, source, progress=progress)
-        _tokenize(folder, config, texts, progress)
+        how = Unpacking.of(max_bytes, progress=progress)
+        _tokenize(folder, config, read_splits(config.corpus, source, how), how)
     return open_tokens(folder)
 
 
@@ -149,22 +175,56 @@ def open_tokens(folder: Path) -> Tokens:
         stored = read_object(path)
         if stored.get("format") != FORMAT:
             raise UserError(f"{folder} is not of token format {FORMAT}")
+        if stored.get("sha256") != _checksum(stored):
+            raise UserError(f"{path} is damaged: its checksum is wrong")
         with damage_named(path):
             manifest: TokensManifest = conform(stored, TokensManifest)
             vocab = vocab_from_json(manifest["vocab"])
         tokens = Tokens(folder, vocab, manifest["config"], manifest)
-        for split in SPLITS:
-            tokens.check_size(split)
+        _verify_files(tokens)
     except UserError as problem:
-        raise UserError(f"{problem}; {REMEDY}") from None
+        raise UserError(f"{problem}; delete the folder {folder} to prepare it again") from None
     return tokens
+
+
+def _verify_files(tokens: Tokens) -> None:
+    """Compare files with their checksums, unless size and time are those of an earlier time."""
+    folder, files = tokens.folder, tokens.files()
+    try:
+        before = read_object(folder / VERIFIED)
+    except UserError:
+        before = {}
+    found = {
+        name: _verify_file(folder / name, about["sha256"], before.get(name))
+        for name, about in files.items()
+    }
+    if found != before:
+        # In a folder of somebody else, they are verified every time.
+        with suppress(OSError):
+            write_json(folder / VERIFIED, found)
+
+
+def _verify_file(path: Path, expected: str, before: Any) -> list[int]:
+    """Return size and time of a file; refuse one with a wrong checksum."""
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        now = [status.st_size, status.st_mtime_ns]
+        if now != before and hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise UserError(f"{path} is damaged: its checksum is wrong")
+    return now
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all of a manifest but its checksum."""
+    rest = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("ascii")).hexdigest()
 
 
 def split_from_text(text: bytes, vocab: Vocab) -> Split:
     """Encode a text in memory as a split."""
     if not text:
         raise UserError("the text is empty; give at least one character")
-    return Split(vocab.encode(text), len(text), count_words(text), vocab.start)
+    return Split(vocab.encode(text), len(text), count_words(text), vocab.start, vocab.ends(text))
 
 
 def drop_newlines(split: Split, vocab: Vocab) -> Split:
@@ -187,15 +247,34 @@ def truncate_split(split: Split, size_bytes: int, vocab: Vocab) -> Split:
     """Return the tokens that lie entirely within the first `size_bytes` of the text."""
     if size_bytes >= split.size_bytes:
         return split
-    lengths = np.array([len(vocab.token_bytes(id)) for id in range(vocab.size)], np.int64)
-    ends = np.cumsum(lengths[split.ids[:size_bytes]])
-    tokens = int(np.searchsorted(ends, size_bytes, side="right"))
+    ends = _decoded_ends(split, size_bytes, vocab) if split.ends is None else split.ends
+    # With a number of another type, numpy would read and convert the whole array.
+    limit = ends.dtype.type(max(0, size_bytes))
+    tokens = int(np.searchsorted(ends, limit, side="right"))
     if not tokens:
         raise UserError(
             f"there is no whole token in the first {pluralize(size_bytes, 'byte')}; use more"
         )
-    text = b"".join(vocab.token_bytes(id) for id in split.ids[:tokens].tolist())
-    return Split(split.ids[:tokens], len(text), count_words(text), split.start)
+    return Split(
+        split.ids[:tokens],
+        int(ends[tokens - 1]),
+        _words_in(split.ids[:tokens], vocab),
+        split.start,
+        None if split.ends is None else split.ends[:tokens],
+    )
+
+
+def _words_in(ids: npt.NDArray[Any], vocab: Vocab) -> int:
+    """Words of the text of some tokens; 0 if they do not say."""
+    if vocab.lossless:
+        return count_words(vocab.decode(ids))
+    return len(ids) if vocab.kind == "words" else 0
+
+
+def _decoded_ends(split: Split, size_bytes: int, vocab: Vocab) -> npt.NDArray[np.int64]:
+    """Where the first tokens of a lossless vocabulary end; none of them is empty."""
+    lengths = np.array([len(vocab.token_bytes(id)) for id in range(vocab.size)], np.int64)
+    return np.cumsum(lengths[split.ids[:size_bytes]])
 
 
 def _folder_name(config: DataConfig, source: Path | None) -> str:
@@ -205,37 +284,32 @@ def _folder_name(config: DataConfig, source: Path | None) -> str:
     return f"{name or 'text'}-{config.vocab}-{digest}"
 
 
-def _tokenize(folder: Path, config: DataConfig, texts: dict[str, bytes], progress: bool) -> None:
+def _tokenize(folder: Path, config: DataConfig, texts: Mapping[str, Text], how: Unpacking) -> None:
+    name = Path(config.corpus).name
+    if config.vocab not in ONE_BYTE:
+        with _watched(texts, f"checking {name}", how) as watched:
+            check_readable(watched, config.corpus)
     if not config.newlines:
-        texts = {split: text.replace(b"\n", b"") for split, text in texts.items()}
-    if config.vocab not in ("bytes", "symbols") and any(b"\0" in text for text in texts.values()):
-        raise UserError(f"{config.corpus} holds NUL bytes, so it is not text; set data.vocab=bytes")
-    order = config.symbol_order
-    vocab = train_vocab(config.vocab, texts["train"], config.vocab_size, symbol_order=order)
+        texts = without_newlines(texts, name, how)
+    with _watched({"train": texts["train"]}, f"vocabulary of {name}", how) as watched:
+        order = config.symbol_order
+        vocab = train_vocab(config.vocab, watched["train"], config.vocab_size, symbol_order=order)
     with atomic_folder(folder) as scratch:
-        # With None, tqdm prints only to a terminal.
-        silent = None if progress else True
-        bar = tqdm(SPLITS, f"tokenizing {config.corpus}", disable=silent, leave=False)
+        with _watched(texts, f"tokenizing {name}", how) as watched:
+            entries = {
+                split: write_split(scratch, split, watched[split], vocab) for split in SPLITS
+            }
         manifest = {
             "format": FORMAT,
             "config": to_json(config),
             "vocab": vocab.to_json(),
-            "splits": {split: _write_split(scratch, split, texts[split], vocab) for split in bar},
+            "splits": entries,
         }
-        write_json(scratch / "meta.json", manifest)
+        write_json(scratch / "meta.json", {**manifest, "sha256": _checksum(manifest)})
 
 
-def _write_split(folder: Path, split: str, text: bytes, vocab: Vocab) -> dict[str, Any]:
-    ids = vocab.encode(text)
-    if not ids.size:
-        raise UserError(f"the {split} split holds no tokens; use a larger corpus")
-    dtype = smallest_dtype(vocab.size)
-    write_bytes(folder / f"{split}.bin", ids.astype(dtype, copy=False).data)
-    return {
-        "tokens": int(ids.size),
-        "bytes": len(text),
-        "words": count_words(text),
-        "dtype": dtype.str,
-        "sha256": hashlib.sha256(ids.data).hexdigest(),
-        "text_sha256": hashlib.sha256(text).hexdigest(),
-    }
+@contextmanager
+def _watched(texts: Mapping[str, Text], what: str, how: Unpacking) -> Iterator[dict[str, Text]]:
+    """The texts, with a progress bar of what has been read of them."""
+    with bytes_bar(what, sum(map(len, texts.values())), shown=how.progress) as bar:
+        yield {split: WatchedText(text, bar.update) for split, text in texts.items()}

@@ -1,14 +1,14 @@
 """Vocabularies: text to token ids and back. They are made from the training text alone."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from sparing.data.pieces import PieceVocab
-from sparing.data.text import decode_chunks, smallest_dtype, split_chunks
+from sparing.data.text import Text, decode_chunks, smallest_dtype, split_chunks
+from sparing.data.words import EOS, UNK, WordVocab
 from sparing.documents import Count, MisfitError, conform
 from sparing.errors import UserError, unknown_name
 
@@ -17,7 +17,6 @@ VOCAB_KINDS: tuple[VocabKind, ...] = get_args(VocabKind)
 Order = Literal["frequency", "appearance"]
 Token = TypeVar("Token", int, str)
 Ids = Sequence[int] | npt.NDArray[Any]
-EOS, UNK = b"<eos>", b"<unk>"
 
 
 class Vocab(Protocol):
@@ -55,6 +54,10 @@ class Vocab(Protocol):
         """Return the bytes that one id adds to a text, possibly part of a character."""
         ...
 
+    def ends(self, text: bytes) -> npt.NDArray[Any] | None:
+        """Return where each token of `text` ends in it; None if `decode` restores the text."""
+        ...
+
     def to_json(self) -> dict[str, Any]:
         """Return the data from which `vocab_from_json` restores it."""
         ...
@@ -64,13 +67,19 @@ ONE_BYTE = ("bytes", "symbols")
 """Kinds of vocabulary in which a token is a byte."""
 
 
-class ByteVocab:
+class _LosslessVocab:
+    lossless = True
+
+    def ends(self, text: bytes) -> None:
+        """See `Vocab`."""
+
+
+class ByteVocab(_LosslessVocab):
     """Every byte is its own id. Accepts any file; there are no unknown symbols."""
 
     kind = "bytes"
     size = 256
     start = 10
-    lossless = True
 
     def encode(self, text: bytes) -> npt.NDArray[Any]:
         """See `Vocab`."""
@@ -89,11 +98,10 @@ class ByteVocab:
         return {"kind": self.kind}
 
 
-class SymbolVocab:
+class SymbolVocab(_LosslessVocab):
     """The bytes that occur in the training text; the newline serves as `<eos>`."""
 
     kind = "symbols"
-    lossless = True
 
     def __init__(self, symbols: bytes) -> None:
         self.symbols = symbols
@@ -124,11 +132,10 @@ class SymbolVocab:
         return {"kind": self.kind, "symbols": list(self.symbols)}
 
 
-class CharacterVocab:
+class CharacterVocab(_LosslessVocab):
     """The Unicode code points that occur in the training text, sorted."""
 
     kind = "characters"
-    lossless = True
 
     def __init__(self, characters: str) -> None:
         self.characters = characters
@@ -164,57 +171,22 @@ class CharacterVocab:
         return {"kind": self.kind, "characters": self.characters}
 
 
-class WordVocab:
-    """Words between (ASCII) whitespace, `<eos>` for each line end, `<unk>` for unseen words.
-
-    `<eos>` comes first, then words by falling frequency; ties in order of appearance.
-    """
-
-    kind = "words"
-    start = 0
-    lossless = False
-
-    def __init__(self, words: Sequence[bytes]) -> None:
-        self.words = tuple(words)
-        self.size = len(self.words)
-        self._ids = {word: id for id, word in enumerate(self.words)}
-
-    def encode(self, text: bytes) -> npt.NDArray[Any]:
-        """See `Vocab`."""
-        unk = self._ids[UNK]
-        ids = (self._ids.get(word, unk) for word in _words(text))
-        return np.fromiter(ids, smallest_dtype(self.size))
-
-    def decode(self, ids: Ids) -> bytes:
-        """Join the words by single spaces; each `<eos>` ends a line."""
-        text = b" ".join(b"\n" if id == self.start else self.words[id] for id in ids)
-        return text.replace(b" \n", b"\n").replace(b"\n ", b"\n")
-
-    def token_bytes(self, id: int) -> bytes:
-        """See `Vocab`; a word includes the space after it."""
-        return b"\n" if id == self.start else self.words[id] + b" "
-
-    def to_json(self) -> dict[str, Any]:
-        """See `Vocab`."""
-        return {"kind": self.kind, "words": [word.decode("utf-8") for word in self.words]}
-
-
 def train_vocab(
-    kind: str, train_text: bytes, size: int | None = None, *, symbol_order: Order = "frequency"
+    kind: str, train_text: Text, size: int | None = None, *, symbol_order: Order = "frequency"
 ) -> Vocab:
     """Make a vocabulary of `kind` from a training text."""
     if kind not in VOCAB_KINDS:
         raise unknown_name("vocabulary", kind, VOCAB_KINDS)
-    if not train_text:
+    if not len(train_text):
         raise UserError("there is no training text to make a vocabulary from")
     if kind == "bytes":
         return ByteVocab()
     if kind == "symbols":
         return SymbolVocab(_seen_bytes(train_text, symbol_order))
     if kind == "characters":
-        return CharacterVocab("".join(sorted(set().union(*map(set, decode_chunks(train_text))))))
+        return CharacterVocab("".join(sorted(_seen_characters(train_text))))
     if kind == "words":
-        return WordVocab(_frequent_words(train_text))
+        return WordVocab.train(train_text)
     return PieceVocab.train(train_text, size, style="par" if kind == "par-pieces" else "lossless")
 
 
@@ -277,28 +249,20 @@ def _unseen(symbol: str) -> UserError:
     )
 
 
-def _seen_bytes(text: bytes, order: Order) -> bytes:
-    first = {symbol: text.find(symbol) for symbol in range(256)}
-    seen = sorted((symbol for symbol in first if first[symbol] >= 0), key=first.__getitem__)
+def _seen_bytes(text: Text, order: Order) -> bytes:
+    """The bytes that occur, in the order of their first appearance, or by falling frequency."""
+    counts, seen = np.zeros(256, np.int64), list[int]()
+    for chunk in split_chunks(text):
+        counts += np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)
+        new = set(np.flatnonzero(counts).tolist()).difference(seen)
+        seen += sorted(new, key=chunk.index)
     if order == "frequency":
-        counts = np.zeros(256, np.int64)
-        for chunk in split_chunks(text):
-            counts += np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)
         seen.sort(key=lambda symbol: -counts[symbol])
     return bytes(seen)
 
 
-def _words(text: bytes) -> Iterator[bytes]:
+def _seen_characters(text: Text) -> set[str]:
+    seen: set[str] = set()
     for chunk in decode_chunks(text):
-        *lines, rest = chunk.encode("utf-8").split(b"\n")
-        for line in lines:
-            yield from line.split()
-            yield EOS
-        yield from rest.split()
-
-
-def _frequent_words(text: bytes) -> list[bytes]:
-    counts = Counter(_words(text))
-    counts.pop(EOS, None)
-    words = [EOS, *(word for word, _ in counts.most_common())]
-    return words if UNK in counts else [*words, UNK]
+        seen |= set(chunk)
+    return seen

@@ -22,7 +22,7 @@ from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead, draw_uniform
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import forget_lanes, join_blocks, split_blocks, zero_lanes
+from sparing.nn.state import forget_lanes, join_states, split_state, zero_lanes
 from sparing.ops.span_attention import Ramp
 
 
@@ -154,15 +154,15 @@ class AdaptiveSpanTransformer(LanguageModel):
         zeros = zero_lanes(state, lanes_B)
         if self.config.start == "zeros" or self.config.span == "expire":
             return zeros
-        blocks = split_blocks(zeros, self.config.depth)
-        return join_blocks([forget_lanes(own, lanes_B) for own in blocks])
+        blocks = split_state(zeros, self.config.depth)
+        return join_states([forget_lanes(own, lanes_B) for own in blocks])
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is detached: gradients stay inside the segment."""
         hidden_BTD = self.dropout(self.scale * self.embedding(tokens_BT))
         self.refresh()
         position_KL, carried, means = self._positions_in_reach(), list[State](), list[Tensor]()
-        before = split_blocks(state, self.config.depth)
+        before = split_state(state, self.config.depth)
         for block, own, spans in zip(self.blocks, before, self._known, strict=True):
             hidden_BTD, after, mean = block(hidden_BTD, own, position_KL, spans)
             carried.append(after)
@@ -170,7 +170,7 @@ class AdaptiveSpanTransformer(LanguageModel):
         penalty = self.config.span_penalty * torch.stack(means).sum()
         if self.config.span == "fixed":
             penalty = torch.zeros_like(penalty)
-        return Output(self.dropout(hidden_BTD), join_blocks(carried), penalty)
+        return Output(self.dropout(hidden_BTD), join_states(carried), penalty)
 
     def shard_parts(self) -> list[nn.Module]:
         """Return the feed-forward layers; the spans of all blocks are read together."""

@@ -24,7 +24,7 @@ from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import forget_lanes, join_blocks, split_blocks, zero_lanes
+from sparing.nn.state import forget_lanes, join_states, split_state, zero_lanes
 
 _norm = partial(nn.LayerNorm, eps=1e-12)
 
@@ -227,27 +227,27 @@ class SHARNN(LanguageModel):
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """Return zero hidden vectors and empty memories, which hold keys and values as stored."""
         like = self.head.weight.detach()
-        return join_blocks([block.initial_state(batch, like) for block in self.blocks])
+        return join_states([block.initial_state(batch, like) for block in self.blocks])
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`."""
-        pairs = zip(self.blocks, split_blocks(state, self.config.depth), strict=True)
-        return join_blocks([block.reset_lanes(own, lanes_B) for block, own in pairs])
+        pairs = zip(self.blocks, split_state(state, self.config.depth), strict=True)
+        return join_states([block.reset_lanes(own, lanes_B) for block, own in pairs])
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. State is detached: gradients stay inside the segment."""
         hidden_BTD, carried = self.dropout_input(self.embedding(tokens_BT)), list[State]()
-        for block, own in zip(self.blocks, split_blocks(state, self.config.depth), strict=True):
+        for block, own in zip(self.blocks, split_state(state, self.config.depth), strict=True):
             hidden_BTD, after = block(hidden_BTD, own)
             carried.append(after)
         hidden_BTD = self.dropout_output(hidden_BTD)
-        return Output(hidden_BTD, join_blocks(carried), hidden_BTD.new_zeros(()))
+        return Output(hidden_BTD, join_states(carried), hidden_BTD.new_zeros(()))
 
     @torch.no_grad()
     def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
         """Return the attention weights (B, T, S) of every attending block for one segment."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
-        before = split_blocks(state, self.config.depth)
+        before = split_state(state, self.config.depth)
         for layer, (block, own) in enumerate(zip(self.blocks, before, strict=True)):
             if block.attend is not None and block.attend.memory > 0:
                 weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own)

@@ -34,7 +34,7 @@ from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.precision import compute_dtype
 from sparing.nn.size import SizeLimit, scale_width
-from sparing.nn.state import forget_lanes, join_blocks, split_blocks
+from sparing.nn.state import forget_lanes, join_states, split_state
 from sparing.ops.relative_attention import Bias
 
 PROJECTION_STD = 0.01
@@ -215,24 +215,24 @@ class TransformerXL(LanguageModel):
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """Return empty memories."""
         like, widths = next(self.parameters()).detach(), self._widths(inference)
-        return join_blocks([empty_memory(widths, batch, like) for _ in self.blocks])
+        return join_states([empty_memory(widths, batch, like) for _ in self.blocks])
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Memories are not written, only marked as empty in those lanes."""
-        blocks = split_blocks(state, self.config.depth)
-        return join_blocks([forget_lanes(own, lanes_B) for own in blocks])
+        blocks = split_state(state, self.config.depth)
+        return join_states([forget_lanes(own, lanes_B) for own in blocks])
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. The names in the state tell what memory holds."""
         hidden_BTD = self.dropout(self.embedding(tokens_BT) * math.sqrt(self.config.dim))
-        before, carried = split_blocks(state, self.config.depth), list[State]()
+        before, carried = split_state(state, self.config.depth), list[State]()
         positions = self._positions(before[0], tokens_BT.size(1))
         for block, own, position_SE in zip(self.blocks, before, positions, strict=True):
             bias = (block.bias or self.bias)()  # type: ignore[misc]  # one of the two is there
             hidden_BTD, after = block(hidden_BTD, own, position_SE, bias)
             carried.append(after)
         hidden_BTD = self.dropout(hidden_BTD)
-        return Output(hidden_BTD, join_blocks(carried), hidden_BTD.new_zeros(()))
+        return Output(hidden_BTD, join_states(carried), hidden_BTD.new_zeros(()))
 
     def train(self, mode: bool = True) -> "TransformerXL":
         """Switch between training and evaluation, and drop the projected positions."""

@@ -49,13 +49,13 @@ def add_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
     return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
 
 
-def split_blocks(state: Mapping[str, Tensor], count: int) -> list[State]:
+def split_state(state: Mapping[str, Tensor], count: int) -> list[State]:
     """Return the states of blocks 0 to `count` - 1."""
     return [select_prefix(state, f"blocks.{block}") for block in range(count)]
 
 
-def join_blocks(states: Sequence[Mapping[str, Tensor]]) -> State:
-    """Put the states of all blocks into one: the inverse of `split_blocks`."""
+def join_states(states: Sequence[Mapping[str, Tensor]]) -> State:
+    """Put the states of all blocks into one: the inverse of `split_state`."""
     joined = State()
     for block, state in enumerate(states):
         joined |= add_prefix(state, f"blocks.{block}")

@@ -73,6 +73,7 @@ class Case:
         return {
             "split": self.split,
             **found.to_json(),
+            "lossless": self.tokens.vocab.lossless,
             "precision": self.hardware.precision,
             "checkpoint": self.folder.checkpoint(self.checkpoint),
             "step": step,

@@ -3,18 +3,23 @@
 The only place that opens pickled files: as tensors and plain containers, never as code.
 """
 
+import os
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from warnings import catch_warnings
 
 import torch
 from torch import Tensor
 
 from sparing.data.vocab import SymbolVocab
+from sparing.device import free_ram_bytes, limit_to_free_ram
 from sparing.errors import UserError
 from sparing.files import lock_folder
+from sparing.inputs import open_regular
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
@@ -24,6 +29,7 @@ from sparing.train import checkpoint
 from sparing.train.capture import model_tensors
 from sparing.train.checkpoint import Checkpoint
 from sparing.train.state import Counters
+from sparing.units import format_bytes
 
 STEPS = 1000
 """Optimizer steps in one iteration of the original."""
@@ -82,12 +88,18 @@ ALPHABETS = {
 }
 
 
-def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -> RunFolder:
-    """Convert a checkpoint of the original Adaptive Span to a run that evaluates and generates."""
+def import_adaptive_span(
+    file: Path, out: Path, provenance: Mapping[str, Any], *, max_bytes: int | None = None
+) -> RunFolder:
+    """Convert a checkpoint of the original Adaptive Span to a run that evaluates and generates.
+
+    `max_bytes` limits the size of its tensors; None: half of the free memory.
+    """
     if is_run(out):
         raise UserError(f"{out} already holds a run; name another --out")
-    stored = read_tensors(file)
-    theirs = _weights(file, stored)
+    limit = free_ram_bytes() // 2 if max_bytes is None else max_bytes
+    stored = read_tensors(file, limit)
+    theirs = _weights(file, stored, limit)
     config = _config(file, theirs)
     alphabet = _alphabet(file, config.vocab_size)
     run = _run(config, alphabet)
@@ -101,13 +113,13 @@ def import_adaptive_span(file: Path, out: Path, provenance: Mapping[str, Any]) -
         return create(out, run, SymbolVocab(alphabet.ours), {**provenance, "imported": file.name})
 
 
-def read_tensors(file: Path) -> Mapping[str, Any]:
+def read_tensors(file: Path, limit: int) -> Mapping[str, Any]:
     """The outermost dict of a file written by torch, in the old or new format; runs no code."""
-    if not file.is_file():
-        raise UserError(f"{file} {'is not a file' if file.exists() else 'does not exist'}")
     try:
-        stored = torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
+        with open_regular(file) as handle, limit_to_free_ram(), catch_warnings(action="ignore"):
+            _check_size(file, _unpacked_bytes(handle), limit)
+            stored = torch.load(handle, map_location="cpu", weights_only=True)
+    except (UserError, OSError):
         raise
     except Exception as problem:
         # An untrusted file can fail in any way; to the user it is the same error.
@@ -120,17 +132,38 @@ def read_tensors(file: Path) -> Mapping[str, Any]:
     return stored
 
 
-def _weights(file: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
+def _unpacked_bytes(handle: IO[bytes]) -> int:
+    """The size of a file; of an archive, that of its members as they are unpacked."""
+    size_bytes = handle.seek(0, os.SEEK_END)
+    if zipfile.is_zipfile(handle):
+        with zipfile.ZipFile(handle) as archive:
+            size_bytes = max(size_bytes, sum(each.file_size for each in archive.infolist()))
+    handle.seek(0)
+    return size_bytes
+
+
+def _check_size(file: Path, size_bytes: int, limit: int) -> None:
+    if size_bytes > limit:
+        raise UserError(
+            f"{file} unpacks to {format_bytes(size_bytes)}, above the limit of "
+            f"{format_bytes(limit)}; allow more with --max-bytes"
+        )
+
+
+def _weights(file: Path, stored: Mapping[str, Any], limit: int) -> dict[str, Tensor]:
     """The model's tensors under the original's names, without its wrapper's prefix."""
     model = stored.get("model")
     if not isinstance(model, Mapping) or not model:
         raise UserError(f"{file} has no `model`; is it a checkpoint of Adaptive Span?")
-    weights = {}
+    weights, size_bytes = {}, 0
     for name, tensor in model.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise UserError(f"{file}: `model` must hold tensors by name, not {name!r:.60}")
         if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in PLAIN:
             raise UserError(f"{file}: {name:.60} is not a tensor of plain numbers")
+        # A few stored numbers may be repeated into a tensor of any size.
+        size_bytes += tensor.numel() * torch.float32.itemsize
+        _check_size(file, size_bytes, limit)
         if not tensor.isfinite().all():
             raise UserError(f"{file}: {name:.60} has numbers that are not finite")
         if not name.endswith(SKIPPED):

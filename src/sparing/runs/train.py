@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparing import device
-from sparing.data.splits import cache_dir
+from sparing.data.textfile import cache_dir
 from sparing.data.tokens import Tokens, prepare
 from sparing.device import Hardware, ram_bytes
 from sparing.errors import UserError

@@ -18,7 +18,7 @@ import torch
 from sparing import __version__, config, files
 from sparing.bench.timing import Task, quartiles, time_in_turns
 from sparing.bench.train import Stepper
-from sparing.data.splits import cache_dir
+from sparing.data.textfile import cache_dir
 from sparing.device import Hardware
 from sparing.documents import read_document
 from sparing.errors import UserError

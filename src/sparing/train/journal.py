@@ -8,6 +8,7 @@ from typing import Any, Required, TypedDict, cast
 
 from sparing.documents import Count, Figure, MisfitError, conform, damage_named
 from sparing.files import atomic_write, fsync, parse_json
+from sparing.inputs import read_input
 
 TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
 """Fields that differ between runs even if all other numbers are the same."""
@@ -88,7 +89,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
     Raises a UserError for any other line that is not an entry with kind and step.
     """
-    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    *lines, rest = read_input(path).split(b"\n") if path.exists() else [b""]
     entries = []
     for number, line in enumerate([*lines, rest] if _parse(rest) else lines, start=1):
         with damage_named(f"{path} line {number}"):
@@ -131,14 +132,14 @@ def measurement(entry: Mapping[str, Any]) -> list[Any]:
 
 def sound_part(path: Path, size_bytes: int) -> bytes:
     """The first `size_bytes` of a journal, those before a checkpoint, without damaged lines."""
-    content = path.read_bytes()[:size_bytes] if path.exists() else b""
+    content = read_input(path)[:size_bytes] if path.exists() else b""
     *lines, _ = content.split(b"\n")
     return b"".join(line + b"\n" for line in lines if _parse(line) is not None)
 
 
 def last_step(path: Path) -> int:
     """The step of the last whole entry; 0 without one."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    lines = read_input(path).splitlines() if path.exists() else []
     return max((entry["step"] for line in lines if (entry := _parse(line))), default=0)
 
 
