@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": {"errors"},
     "config": {"errors"},
     "launch": {"errors"},
-    "device": {"errors", "launch"},
+    "device": {"errors", "launch", "units"},
     "__init__": set(),
     "ops": set(),
     "nn": {"ops", "units", "host_copy"},
