@@ -11,13 +11,14 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
-    "errors", "files", "config", "units", "device", "launch", "host_copy",
+    "errors", "files", "config", "units", "device", "launch", "host_copy", "signals",
     "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "host_copy": set(),
+    "signals": set(),
     "files": {"errors"},
     "config": {"errors"},
     "launch": {"errors"},
@@ -49,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bench",
         "search",
     },
-    "__main__": {"cli", "launch"},
+    "__main__": {"cli", "launch", "signals"},
 }
 ONLY_THE_API = {"train", "evaluate", "generate"}
 EXTRAS = ("matplotlib", "tensorboard", "sentencepiece")

@@ -55,7 +55,7 @@ def test_runs_of_different_corpora_are_told_apart(
     for told, chosen in ((False, runs[:1]), (False, [runs[0], make_run("c")]), (True, runs)):
         shown = words(draw_curves(chosen))
         assert ("different corpora" in shown) == told
-        assert ("a (enwik8)" in shown) == ("b (notes.txt)" in shown) == told
+        assert ("a (enwik8)" in shown) == ("b (/my/notes.txt)" in shown) == told
 
 
 def test_seeds_of_one_variant_share_a_colour(make_run: MakeRun) -> None:

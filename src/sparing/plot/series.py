@@ -30,7 +30,7 @@ class RunJournal:
     group: str = ""
     """Runs of one group share a colour."""
     corpus: str = ""
-    """What the run was trained on, in short; empty if the folder does not say."""
+    """What the run was trained on; empty if the folder does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def origin(run: Path) -> str:
 def _corpus(run: Path) -> str:
     data = _object(run / "config.json").get("data")
     corpus = data.get("corpus") if isinstance(data, dict) else None
-    return Path(str(corpus)).name if corpus else ""
+    return str(corpus or "")
 
 
 def _object(path: Path) -> dict[str, Any]:
