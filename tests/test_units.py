@@ -16,6 +16,14 @@ def test_bits_per_byte_and_perplexity() -> None:
 def test_pluralize() -> None:
     assert [units.pluralize(n, "byte") for n in (0, 1, 2)] == ["0 bytes", "1 byte", "2 bytes"]
     assert units.pluralize(1500, "piece") == "1,500 pieces"
+    assert [units.pluralize(n, "process") for n in (1, 2)] == ["1 process", "2 processes"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45.2, "45 s"), (119, "119 s"), (130, "2 minutes"), (9000, "2 hours")]
+)
+def test_format_duration(seconds: float, text: str) -> None:
+    assert units.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(

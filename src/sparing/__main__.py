@@ -21,7 +21,7 @@ def run() -> int:
             status = main()
     except KeyboardInterrupt:
         status = 130
-    if is_launched():
+    if is_launched() or status > 128:
         _exit_now(status)
     return status
 
@@ -50,22 +50,25 @@ def limit_openmp_spinning(environ: MutableMapping[str, str]) -> None:
 
 @contextmanager
 def _quiet_interrupts() -> Iterator[None]:
-    """Import our own modules in such a way that Ctrl-C ends the process quietly.
+    """Import our own modules in such a way that Ctrl-C ends the process quietly and at once.
 
-    No work has started yet, so exiting at once is safe. As an exception, Ctrl-C would be printed
-    with a traceback by some of the imported libraries and swallowed by others.
+    No work has started yet, so that is safe. As an exception, Ctrl-C would be printed with a
+    traceback by some of the imported libraries, swallowed by others and late in all of them.
     """
     watched = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # A shell makes its background processes ignore SIGINT; leave that as it is.
     if watched:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     yield
     if watched:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _exit_now(status: int) -> None:
-    """Exit without shutting the interpreter down: threads of torch.distributed may still use it."""
+    """Exit without shutting the interpreter down.
+
+    Threads of torch.distributed may still use it, and after a signal nobody wants to wait for it.
+    """
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

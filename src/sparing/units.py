@@ -18,8 +18,9 @@ def perplexity(nats: float, count: int) -> float:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """1, 'byte' -> '1 byte'; 1500, 'byte' -> '1,500 bytes'."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """1, 'byte' -> '1 byte'; 1500, 'byte' -> '1,500 bytes'; 2, 'process' -> '2 processes'."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def format_bytes(size: float) -> str:
@@ -29,3 +30,11 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def format_duration(seconds: float) -> str:
+    """45 -> '45 s'; 600 -> '10 minutes'; 36000 -> '10 hours'."""
+    for size, unit, least in ((3600, "hours", 7200), (60, "minutes", 120)):
+        if seconds >= least:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -134,9 +134,10 @@ def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
     config = StreamConfig(batch=batch, segment=segment, pad_last=model.static_shapes)
     own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
+    streams = "1 carried stream" if batch == 1 else f"{batch} carried streams"
     losses = _stream_losses(model, stream, len(own), loss_fn or model.head.nats)
     evaluator = _Evaluator(model, split, hardware, world, protocol, progress)
-    return evaluator.total(losses, f"{batch} carried streams, segment {config.segment}")
+    return evaluator.total(losses, f"{streams}, segment {config.segment}")
 
 
 def evaluate_windows(  # noqa: PLR0913  all but three are keyword-only

@@ -21,6 +21,7 @@ from sparing.plot.published import PUBLISHED, Published
 from sparing.plot.series import Series, origin, read_journals, series, short_names, step_to_x
 from sparing.runs.folder import open_run
 from sparing.runs.results import SplitResult, device_of, read_split_results
+from sparing.units import pluralize
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -148,7 +149,7 @@ def _race_entry(name: str, run: Path) -> RaceEntry:
 
 
 def _result_text(split: str, result: SplitResult) -> str:
-    remarks = [] if result.whole else [f"first {result.bytes:,} bytes"]
+    remarks = [] if result.whole else [f"first {pluralize(result.bytes, 'byte')}"]
     remarks += [] if result.protocol == "bytes" else [result.protocol]
     suffix = f" ({', '.join(remarks)})" if remarks else ""
     return f"{result.bits_per_byte:.4f} {split}{suffix}"
