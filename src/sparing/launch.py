@@ -103,8 +103,8 @@ def note_refusal(message: str) -> None:
     It quotes the file at its end; restarted processes find it by `earlier_refusal`.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        told = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-        refused = {"message": told, PROCESSES: os.environ.get("WORLD_SIZE")}
+        quoted = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        refused = {"message": quoted, PROCESSES: os.environ.get("WORLD_SIZE")}
         with suppress(OSError):
             Path(path).write_text(json.dumps(refused), encoding="utf-8")
 

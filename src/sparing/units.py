@@ -32,9 +32,9 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def format_duration(seconds: float) -> str:
-    """45 -> '45 s'; 600 -> '10 minutes'; 36000 -> '10 hours'."""
-    for size, unit, least in ((3600, "hours", 7200), (60, "minutes", 120)):
-        if seconds >= least:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"
+def format_duration(minutes: float) -> str:
+    """12.34 -> '12.3 min', 750 -> '12.5 h'."""
+    for unit, size in (("days", 1440.0), ("h", 60.0), ("min", 1.0)):
+        if minutes >= (2 if unit == "days" else 1) * size:
+            return f"{minutes / size:.3g} {unit}"
+    return f"{minutes * 60:.2g} s"

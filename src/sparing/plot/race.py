@@ -21,7 +21,7 @@ from sparing.plot.published import PUBLISHED, Published
 from sparing.plot.series import Series, origin, read_journals, series, short_names, step_to_x
 from sparing.runs.folder import open_run
 from sparing.runs.results import SplitResult, device_of, read_split_results
-from sparing.units import pluralize
+from sparing.units import format_duration, pluralize
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -124,14 +124,6 @@ def read_race_entries(runs: Sequence[Path]) -> list[RaceEntry]:
     # Several runs of one recipe are named by their folders.
     names = recipes if len(set(recipes)) == len(recipes) else short_names(runs)
     return [_race_entry(name, run) for name, run in zip(names, runs, strict=True)]
-
-
-def format_duration(minutes: float) -> str:
-    """12.34 -> '12.3 min', 750 -> '12.5 h'."""
-    for unit, size in (("days", 1440.0), ("h", 60.0), ("min", 1.0)):
-        if minutes >= (2 if unit == "days" else 1) * size:
-            return f"{minutes / size:.3g} {unit}"
-    return f"{minutes * 60:.2g} s"
 
 
 def _race_entry(name: str, run: Path) -> RaceEntry:
