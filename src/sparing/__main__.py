@@ -31,8 +31,9 @@ def _follow_torchrun() -> None:
     from sparing.launch import earlier_refusal, is_torchrun, note_refusal
     from sparing.signals import end_with_parent
 
-    if is_torchrun():
-        end_with_parent()
+    if not is_torchrun():
+        return
+    end_with_parent()
     if refusal := earlier_refusal():
         note_refusal(refusal)
         _exit_now(2)

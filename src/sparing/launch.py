@@ -115,7 +115,8 @@ def earlier_refusal() -> str | None:
     torchrun keeps the errors of a launch as `attempt_N/LOCAL_RANK/error.json` of one folder.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    for file in Path(path).parents[2].glob("attempt_*/*/error.json") if path else ():
+    launch_folder = Path(path or "").parent.parent.parent
+    for file in launch_folder.glob("attempt_*/*/error.json") if path else ():
         with suppress(OSError, ValueError, TypeError, KeyError):
             found = json.loads(file.read_text(encoding="utf-8"))
             if found[PROCESSES] == os.environ.get("WORLD_SIZE"):
