@@ -12,18 +12,20 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
     "errors", "inputs", "files", "documents", "config", "units", "device", "launch", "host_copy",
+    "signals",
     "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "host_copy": set(),
+    "signals": set(),
     "inputs": {"errors"},
     "files": {"errors", "inputs"},
     "documents": {"errors", "files"},
     "config": {"errors", "documents"},
     "launch": {"errors"},
-    "device": {"errors", "launch"},
+    "device": {"errors", "launch", "units"},
     "__init__": set(),
     "ops": set(),
     "nn": {"ops", "units", "host_copy"},
@@ -51,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bench",
         "search",
     },
-    "__main__": {"cli", "launch"},
+    "__main__": {"cli", "launch", "signals"},
 }
 ONLY_THE_API = {"train", "evaluate", "generate"}
 EXTRAS = ("matplotlib", "tensorboard", "sentencepiece")

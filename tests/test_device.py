@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparing import device as memory
-from sparing.device import is_out_of_memory, limit_to_free_ram, pick
+from sparing.device import Hardware, is_out_of_memory, limit_to_free_ram, pick
 
 
 def test_an_allocation_beyond_the_free_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +76,14 @@ def test_a_gpu_chosen_by_index_becomes_the_current_one(monkeypatch: pytest.Monke
     assert pick("cuda:1").device == torch.device("cuda:1")
     assert pick("cuda").device == torch.device("cuda")
     assert current == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, ", 1 thread"), (2, ", 2 threads")])
+def test_a_cpu_is_described_with_its_threads(
+    count: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    assert Hardware(torch.device("cpu"), "float32").describe().endswith(words)
 
 
 def test_empty_cache_returns_memory_to_the_kernel() -> None:

@@ -4,12 +4,21 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from sparing import launch
 from sparing.errors import UserError
-from sparing.launch import Launch, current_launch, launched_at, seconds_since_start
+from sparing.launch import (
+    Launch,
+    current_launch,
+    earlier_refusal,
+    launched_at,
+    note_refusal,
+    seconds_since_start,
+)
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
@@ -69,6 +78,40 @@ def test_rank_and_world_size_are_enough(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_variable_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="WORLD_SIZE must be a whole number, not 'many'"):
         say(monkeypatch, RANK="0", WORLD_SIZE="many")
+
+
+def test_a_command_refused_once_is_refused_at_every_restart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def start(attempt: int, rank: int, processes: int = 2) -> str | None:
+        file = tmp_path / "none_x" / f"attempt_{attempt}" / str(rank) / "error.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+        monkeypatch.setenv("WORLD_SIZE", str(processes))
+        return earlier_refusal()
+
+    assert start(0, 0) is None
+    # What another program reports is no refusal of ours.
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text('{"message": "a lost process"}')
+    assert start(0, 1) is None
+    note_refusal("sparing: no")
+    assert start(1, 0) == start(1, 1) == "sparing: no"
+    # A batch that three processes cannot split may suit four.
+    assert start(2, 0, processes=4) is None
+
+
+def test_torchrun_quotes_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    note_refusal("sparing: no such recipe")
+    failure = ProcessFailure(0, 1, 2, str(file))
+    assert "sparing: no such recipe" in ChildFailedError("sparing", {0: failure}).format_msg()
+
+
+def test_without_torchrun_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    note_refusal("sparing: no")
+    assert earlier_refusal() is None
 
 
 def test_the_age_of_a_process() -> None:

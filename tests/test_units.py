@@ -16,6 +16,12 @@ def test_bits_per_byte_and_perplexity() -> None:
 def test_pluralize() -> None:
     assert [units.pluralize(n, "byte") for n in (0, 1, 2)] == ["0 bytes", "1 byte", "2 bytes"]
     assert units.pluralize(1500, "piece") == "1,500 pieces"
+    assert [units.pluralize(n, "process") for n in (1, 2)] == ["1 process", "2 processes"]
+
+
+def test_durations_have_sensible_units() -> None:
+    shown = [units.format_duration(minutes) for minutes in (0.5, 12.34, 20.001, 750, 4000)]
+    assert shown == ["30 s", "12.3 min", "20 min", "12.5 h", "2.78 days"]
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,40 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 
 
 def run() -> int:
     """Run the command line and return its exit status."""
     limit_openmp_spinning(os.environ)
-    main, is_launched = _import_main()
+    with _quiet_interrupts():
+        from sparing.launch import is_launched
+        from sparing.signals import answer_signals, end_soon
+
+        _follow_torchrun()
+        from sparing.cli.main import main
     try:
-        status = main()
+        with answer_signals(end_soon):
+            status = main()
     except KeyboardInterrupt:
         status = 130
-    if is_launched():
+    if is_launched() or status > 128:
         _exit_now(status)
     return status
+
+
+def _follow_torchrun() -> None:
+    """End when torchrun does, and at once if it tries a refused command again."""
+    from sparing.launch import earlier_refusal, is_torchrun, note_refusal
+    from sparing.signals import end_with_parent
+
+    if not is_torchrun():
+        return
+    end_with_parent()
+    if refusal := earlier_refusal():
+        note_refusal(refusal)
+        _exit_now(2)
 
 
 def limit_openmp_spinning(environ: MutableMapping[str, str]) -> None:
@@ -30,26 +49,27 @@ def limit_openmp_spinning(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def _import_main() -> tuple[Callable[[], int], Callable[[], bool]]:
-    """Import our own modules in such a way that Ctrl-C ends the process quietly.
+@contextmanager
+def _quiet_interrupts() -> Iterator[None]:
+    """Import our own modules in such a way that Ctrl-C ends the process quietly and at once.
 
-    No work has started yet, so exiting at once is safe. As an exception, Ctrl-C would be printed
-    with a traceback by some of the imported libraries and swallowed by others.
+    No work has started yet, so that is safe. As an exception, Ctrl-C would be printed with a
+    traceback by some of the imported libraries, swallowed by others and late in all of them.
     """
     watched = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # A shell makes its background processes ignore SIGINT; leave that as it is.
     if watched:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
-    from sparing.cli.main import main
-    from sparing.launch import is_launched
-
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    yield
     if watched:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return main, is_launched
 
 
 def _exit_now(status: int) -> None:
-    """Exit without shutting the interpreter down: threads of torch.distributed may still use it."""
+    """Exit without shutting the interpreter down.
+
+    Threads of torch.distributed may still use it, and after a signal nobody wants to wait for it.
+    """
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -14,6 +14,7 @@ import torch
 
 from sparing.errors import UserError
 from sparing.launch import current_launch
+from sparing.units import pluralize
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -71,7 +72,8 @@ class Hardware:
         """Return the device's name."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+        threads = pluralize(torch.get_num_threads(), "thread")
+        return f"{platform.processor() or platform.machine()}, {threads}"
 
 
 def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:
@@ -90,7 +92,8 @@ def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:
         raise UserError("this machine has no CUDA device; use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
-            f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices, "
+            f"there is no {name}: this machine has "
+            f"{pluralize(torch.cuda.device_count(), 'CUDA device')}, "
             "counted from cuda:0"
         )
     if device.type == "cpu":

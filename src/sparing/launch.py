@@ -3,13 +3,19 @@
 torchrun, or SLURM's `srun` with the same variables set, describes it in the environment.
 """
 
+import json
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from sparing.errors import UserError
+
+PROCESSES = "sparing_processes"
+"""Where an error file of torchrun says how many processes refused; others leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,41 @@ def seconds_since_start(pid: int) -> float | None:
 
 def launched_at() -> datetime:
     """The time to name a run after: now, or when the launcher started, the same for all ranks."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not is_torchrun():
         return datetime.now(UTC)
     return datetime.now(UTC) - timedelta(seconds=seconds_since_start(os.getppid()) or 0)
+
+
+def is_torchrun() -> bool:
+    """Whether torchrun started this process; it watches it, and may restart it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def note_refusal(message: str) -> None:
+    """Report an error of the user to torchrun, which restarts a failed command whatever failed.
+
+    It quotes the file at its end; restarted processes find it by `earlier_refusal`.
+    """
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        quoted = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        refused = {"message": quoted, PROCESSES: os.environ.get("WORLD_SIZE")}
+        with suppress(OSError):
+            Path(path).write_text(json.dumps(refused), encoding="utf-8")
+
+
+def earlier_refusal() -> str | None:
+    """The user error that ended an earlier start of this command with as many processes.
+
+    torchrun keeps the errors of a launch as `attempt_N/LOCAL_RANK/error.json` of one folder.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    launch_folder = Path(path or "").parent.parent.parent
+    for file in launch_folder.glob("attempt_*/*/error.json") if path else ():
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found[PROCESSES] == os.environ.get("WORLD_SIZE"):
+                return str(found["message"]["message"])
+    return None
 
 
 def _read_int(name: str, default: int) -> int:

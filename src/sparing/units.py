@@ -18,8 +18,9 @@ def perplexity(nats: float, count: int) -> float:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """1, 'byte' -> '1 byte'; 1500, 'byte' -> '1,500 bytes'."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """1, 'byte' -> '1 byte'; 1500, 'byte' -> '1,500 bytes'; 2, 'process' -> '2 processes'."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def format_bytes(size: float) -> str:
@@ -29,3 +30,11 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def format_duration(minutes: float) -> str:
+    """12.34 -> '12.3 min', 750 -> '12.5 h'."""
+    for unit, size in (("days", 1440.0), ("h", 60.0), ("min", 1.0)):
+        if minutes >= (2 if unit == "days" else 1) * size:
+            return f"{minutes / size:.3g} {unit}"
+    return f"{minutes * 60:.2g} s"

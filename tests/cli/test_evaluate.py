@@ -49,6 +49,14 @@ def test_options_that_would_be_ignored_are_refused(run: Path, sparing: Sparing) 
     assert results(run) == before
 
 
+def test_figures_that_cannot_be_kept_are_shown_all_the_same(run: Path, sparing: Sparing) -> None:
+    (run / "results.json").write_text("{")
+    said = sparing("evaluate", run, "--json")
+    refused(said, "results.json")
+    assert said.json()["bits_per_byte"] > 0
+    assert (run / "results.json").read_text() == "{"
+
+
 @pytest.mark.parametrize("setting", ["data.corpus=other", "train.batch=2", "recipe=x"])
 def test_settings_without_effect_are_refused(setting: str, run: Path, sparing: Sparing) -> None:
     refused(sparing("evaluate", run, "--set", setting), setting, "has no effect here")

@@ -1,10 +1,14 @@
 """How errors are reported, and by which of several processes."""
 
+import errno
+from pathlib import Path
+
 import pytest
 import torch
 from tests.cli.conftest import Sparing
 
 from sparing.cli.main import _message
+from sparing.errors import LostProcessError, UserError
 
 
 @pytest.fixture
@@ -52,6 +56,31 @@ def test_several_machines_need_a_name_for_their_launch(
     said = sparing("train", "quickstart", "--out", "nowhere")
     assert said.status == 2
     assert "on several machines, give torchrun the same --rdzv-id NAME" in said.err
+
+
+@pytest.mark.parametrize(
+    ("problem", "final"),
+    [
+        (UserError("no such corpus"), True),
+        (LostProcessError("rank 1 has ended"), False),
+        (OSError(errno.ENOSPC, "no space"), False),
+        (torch.OutOfMemoryError("out of memory"), False),
+    ],
+)
+def test_only_a_refusal_keeps_torchrun_from_trying_again(
+    problem: Exception,
+    final: bool,
+    sparing: Sparing,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def fail(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setattr("sparing.cli.train.train_run", fail)
+    assert sparing("train", "quickstart", "--out", tmp_path / "run").status == 2
+    assert (tmp_path / "error.json").exists() == final
 
 
 @pytest.mark.parametrize("numbers", [1 << 50, 1 << 62])

@@ -193,7 +193,8 @@ def test_other_vocabularies_train_evaluate_and_generate(
     said = sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
     assert said.status == 0, said.err
     report = sparing("evaluate", path, "--split", "test", "--json").json()
-    assert report["perplexity_per_word"] > 1
+    # Of bytes or characters it would be a number of twelve digits that nobody publishes.
+    assert ("perplexity_per_word" in report) == (vocab == "words")
     assert sparing("generate", path, "--prompt", "the quick ", "--length", 8).status == 0
 
 

@@ -100,7 +100,7 @@ def test_the_cache_helps_on_a_repetitive_text(tiny, cpu) -> None:
         tiny(), text, cpu, CacheConfig(window=50, theta=1.0, share=0.3), batch=1
     )
     assert found.loss_nats < plain.loss_nats
-    assert found.how == "1 carried streams, segment 90, cache 50, theta 1, lambda 0.3"
+    assert found.how == "1 carried stream, segment 90, cache 50, theta 1, lambda 0.3"
 
 
 @pytest.mark.parametrize("name", CONFIGS)

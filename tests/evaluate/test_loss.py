@@ -74,7 +74,8 @@ def test_carried_streams_score_every_token_once(
     found = evaluate_streams(model, numbered(tokens), cpu, batch=batch, segment=segment)
     assert sorted(model.head.asked) == list(range(tokens))
     assert found.loss_nats == found.tokens == tokens
-    assert found.how.startswith(f"{min(batch, tokens)} carried streams")
+    streams = "carried stream" if min(batch, tokens) == 1 else "carried streams"
+    assert found.how.startswith(f"{min(batch, tokens)} {streams}, ")
 
 
 @again
@@ -147,6 +148,19 @@ def test_figures_follow_from_the_total() -> None:
         "perplexity_per_word": pytest.approx(16),
         "elapsed_s": 1.0,
     }
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(13, True), (57, False)])
+def test_the_perplexity_per_word_is_that_of_words_and_their_parts_only(
+    tokens: int, shown: bool
+) -> None:
+    # "the quick brown fox jumps over ten lazy dogs by the river" in pieces, and in bytes.
+    words, nats = 12, 57 * 3.0
+    found = Evaluation(
+        loss_nats=nats, tokens=tokens, size_bytes=57, words=words, protocol="bytes", how="",
+        elapsed_s=0,
+    )  # fmt: skip
+    assert ("perplexity_per_word" in found.to_json()) == shown
 
 
 def test_infinite_figures_are_null_in_json() -> None:

@@ -43,13 +43,17 @@ def journal() -> list[Entry]:
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write the part of a run folder that curves need."""
 
-    def make(name: str = "run", entries: list[Entry] | None = None) -> Path:
+    def make(
+        name: str = "run", entries: list[Entry] | None = None, corpus: str | None = None
+    ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         lines = [json.dumps(entry) + "\n" for entry in (journal() if entries is None else entries)]
         (folder / "metrics.jsonl").write_text("".join(lines))
         record = {"commit": "c0ffee123456", "device": "abacus"}
         (folder / "provenance.json").write_text(json.dumps(record))
+        if corpus is not None:
+            (folder / "config.json").write_text(json.dumps({"data": {"corpus": corpus}}))
         return folder
 
     return make

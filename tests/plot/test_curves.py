@@ -48,6 +48,16 @@ def test_the_picture_names_run_commit_axes_and_levels(
     assert low < 0.25 < 0.8 < high
 
 
+def test_runs_of_different_corpora_are_told_apart(
+    make_run: MakeRun, words: Callable[[Any], str]
+) -> None:
+    runs = [make_run("a", corpus="enwik8"), make_run("b", corpus="/my/notes.txt")]
+    for told, chosen in ((False, runs[:1]), (False, [runs[0], make_run("c")]), (True, runs)):
+        shown = words(draw_curves(chosen))
+        assert ("different corpora" in shown) == told
+        assert ("a (enwik8)" in shown) == ("b (/my/notes.txt)" in shown) == told
+
+
 def test_seeds_of_one_variant_share_a_colour(make_run: MakeRun) -> None:
     figure = draw_curves([make_run(name) for name in "abc"], groups=["x", "y", "x"])
     for axes in figure.axes[1:]:

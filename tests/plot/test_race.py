@@ -14,7 +14,7 @@ from sparing.errors import UserError
 from sparing.models.sha_rnn import SHARNNConfig
 from sparing.plot.figure import save_figure
 from sparing.plot.published import PUBLISHED
-from sparing.plot.race import draw_race, format_duration, read_race_entries
+from sparing.plot.race import draw_race, read_race_entries
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import create
 from sparing.train.config import TrainConfig
@@ -145,11 +145,6 @@ def test_a_bad_run_far_above_the_rest_is_still_in_the_frame(tmp_path: Path) -> N
     (axes,) = draw_race([make_run(tmp_path / "a", 4.0, minutes=0)]).axes
     assert axes.get_ylim()[1] > 4
     assert axes.get_xlim()[0] > 0
-
-
-def test_durations_have_sensible_units() -> None:
-    shown = [format_duration(minutes) for minutes in (0.5, 12.34, 20.001, 750, 4000)]
-    assert shown == ["30 s", "12.3 min", "20 min", "12.5 h", "2.78 days"]
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A run that is killed at any moment and resumed is bit-equal to one that was not."""
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -98,4 +99,25 @@ def test_a_signal_leaves_a_checkpoint_and_an_exit_status(tmp_path: Path) -> None
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, said
     assert b"--resume" in said
+    assert (out / "checkpoints" / "last" / "manifest.json").exists()
+
+
+# Runs a command on the terminal that it is given as its input, as the leader of a session.
+ON_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+@pytest.mark.soak
+def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
+    corpus, out = tmp_path / "text.txt", tmp_path / "out"
+    corpus.write_text("all work and no play\n" * 900)
+    screen, terminal = pty.openpty()
+    words = [word for word in command(out, corpus) if word != "--quiet"]
+    # Steps enough to be struck during one, with a progress bar that is then written to nowhere.
+    start = [sys.executable, "-c", ON_TERMINAL, *words, "--set", "train.steps=40000"]
+    process = subprocess.Popen(start, env=environment(tmp_path), stdin=terminal)
+    os.close(terminal)
+    while not (out / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.01)
+    os.close(screen)
+    assert process.wait() == 128 + signal.SIGHUP
     assert (out / "checkpoints" / "last" / "manifest.json").exists()

@@ -38,6 +38,8 @@ def test_code_under_version_control_reports_its_commit_and_changes(theirs: Path)
     git(theirs, "add", "-f", "lib/provenance.py")
     git(theirs, "commit", "-q", "-m", "ours")
     head = git(theirs, "rev-parse", "--short=12", "HEAD")
+    # A run folder or a note beside the code is no change of it.
+    (theirs / "notes.txt").touch()
     assert provenance.current_commit() == head
     (theirs / "lib" / "provenance.py").write_text("# changed\n")
     assert provenance.current_commit() == f"{head}+changes"

@@ -173,6 +173,42 @@ def test_a_signal_to_the_launcher_leaves_a_checkpoint(tmp_path: Path) -> None:
     same_figures(out, alone(tmp_path, corpus, step + 5))
 
 
+@pytest.mark.soak
+def test_ranks_save_and_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
+    corpus, out = a_corpus(tmp_path), tmp_path / "run"
+    launcher = torchrun(tmp_path, on_one_machine(2), ["-m", "sparing", *words(out, corpus, 40000)])
+    assert wait_for(lambda: steps_done(out) > 5, launcher), said(tmp_path)
+    ranks = workers(launcher)
+    launcher.kill()
+    launcher.wait()
+    while any(is_running(pid) for pid in ranks):
+        time.sleep(0.1)
+    step = RunFolder(out).step("last")
+    assert "stopped; to continue: sparing train --resume" in said(tmp_path)
+    again = ["train", "--resume", "--out", str(out), "--set", f"train.steps={step + 5}", "--quiet"]
+    command = [sys.executable, "-m", "sparing", *again]
+    subprocess.run(command, env=environment(tmp_path), check=True, capture_output=True)
+    same_figures(out, alone(tmp_path, corpus, step + 5))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has waited for yet has."""
+    state = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
+    return bool(state) and state[0] != b"Z"
+
+
+@pytest.mark.soak
+def test_a_refused_command_is_not_tried_again(tmp_path: Path) -> None:
+    corpus, out = a_corpus(tmp_path), tmp_path / "run"
+    program = ["-m", "sparing", *words(out, corpus, 20, "--set", "train.batch=7")]
+    assert torchrun(tmp_path, on_one_machine(2, 20), program).wait(timeout=240) == 1
+    problem = "train.batch 7 must be a multiple of the 2 processes"
+    lines = [line for line in said(tmp_path).splitlines() if problem in line]
+    assert 1 <= len([line for line in lines if line.startswith("sparing: ")]) <= 2
+    # torchrun quotes it at its end, below the report of every restart.
+    assert any("traceback :" in line for line in lines)
+
+
 # The disk is full until the processes are restarted.
 LIMITED = """
 import os, resource, signal, sys

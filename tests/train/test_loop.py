@@ -210,7 +210,7 @@ def test_validation_losses_of_an_averaging_optimizer_are_saved(tmp_path: Path) -
     assert last.cursor["journal_bytes"] == (tmp_path / "metrics.jsonl").stat().st_size
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_with_a_checkpoint(number: int, tmp_path: Path) -> None:
     shelf, training = Shelf(), toy_training()
     hooks = interrupt_at(training, callbacks(tmp_path, shelf), 4, number)

@@ -1,5 +1,6 @@
 """The progress bar: share, pace and time left."""
 
+import errno
 from io import StringIO
 from pathlib import Path
 
@@ -42,6 +43,42 @@ def test_the_time_left_follows_the_pace_since_the_first_line(
     bar.update(0.75, "text")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [" 50%  text  ETA -", " 60%  text  ETA 1:20", " 75%  text  ETA 0:31"]
+
+
+def test_a_budget_that_is_passed_counts_as_done(capsys: pytest.CaptureFixture[str]) -> None:
+    # The last step of a run in minutes or epochs may end after the budget does.
+    ProgressBar().update(1.031, "text")
+    assert capsys.readouterr().err == "100%  text  ETA -\n"
+
+
+class Closed(StringIO):
+    """A terminal that was closed, or a pipe whose reader has ended."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self.terminal, self.open = terminal, True
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        if not self.open:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_closed_terminal_does_not_stop_the_work(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Closed(terminal=terminal)
+    monkeypatch.setattr("sys.stderr", screen)
+    bar = ProgressBar()
+    screen.open = False
+    for share in (0.5, 1.0):
+        bar.update(share, "text")
+        bar.print("text")
+    bar.close()
 
 
 def test_a_bar_on_a_terminal_shows_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import pytest
 from sparing.train import stopping as stopping_module
 from sparing.train.stopping import Clock, Stop, process_age_s, stopping
 
+AGAIN = "; Ctrl-C again ends at once, without one"
+
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
@@ -18,21 +20,51 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+def strike(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The signals that would have ended this process at once."""
+    found: list[int] = []
+    monkeypatch.setattr(stopping_module, "end_now", found.append)
+    return found
+
+
 @pytest.mark.usefixtures("interruptible")
-def test_a_second_signal_ends_a_single_process() -> None:
-    with stopping() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
+def test_the_first_ctrl_c_is_answered_and_the_second_ends_the_process(ended: list[int]) -> None:
+    told: list[str] = []
+    with stopping(told.append) as stop:
+        strike()
         assert (stop.requested, stop.cause) == (True, signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+    assert (told, ended) == ([f"stopping with a checkpoint{AGAIN}"], [])
+    with stopping(told.append):
+        strike(signal.SIGTERM)
+        strike()
+    assert (len(told), ended) == (2, [signal.SIGINT])
 
 
-def test_a_second_signal_is_ignored_under_a_launcher() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with stopping(launched=True) as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.cause == signal.SIGINT
+@pytest.mark.usefixtures("interruptible")
+def test_a_closing_terminal_asks_twice_for_a_checkpoint(ended: list[int]) -> None:
+    told: list[str] = []
+    # These tests themselves may run under nohup.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with stopping(told.append) as stop:
+        strike(signal.SIGHUP)
+        strike(signal.SIGHUP)
+        assert stop.cause == signal.SIGHUP
+    signal.signal(signal.SIGHUP, before)
+    assert (len(told), ended) == (1, [])
+
+
+def test_a_second_signal_is_ignored_under_a_launcher(ended: list[int]) -> None:
+    before, told = signal.getsignal(signal.SIGTERM), []  # type: ignore[var-annotated]
+    with stopping(told.append, launched=True) as stop:
+        strike(signal.SIGTERM)
+        strike()
+        assert stop.cause == signal.SIGTERM
+    assert (told, ended) == (["stopping with a checkpoint"], [])
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -31,6 +31,7 @@ from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
 from sparing.search.run import bench_cost
+from sparing.units import pluralize
 
 app = typer.Typer(
     help="Benchmarks: train, generate, evaluate, span, cutoffs, cost, distributed, profile.",
@@ -177,7 +178,7 @@ def cutoffs(
 ) -> None:
     """Search for the optimal cut-offs of an adaptive softmax, at any word."""
     check_out_file(out)
-    tasks = {f"{words:,} words by Zipf's law": zipf_counts(words)}
+    tasks = {f"{pluralize(words, 'word')} by Zipf's law": zipf_counts(words)}
     if corpus is not None:
         tokens = prepare(DataConfig(corpus=corpus, vocab="words"))
         tasks[corpus] = count_ids(tokens.split("train").ids, tokens.vocab.size)

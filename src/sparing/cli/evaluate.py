@@ -196,9 +196,10 @@ def _score(
         found, report = evaluate_case(replace(case, world=world), reading, how)
     if current_launch().rank:
         return
+    # Shown first: a file that cannot be written must not cost the figures of a long evaluation.
+    print_report(report, as_json=as_json)
     if kept:
         case.folder.note_results(found)
-    print_report(report, as_json=as_json)
 
 
 def _context(case: Case, length: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sparing.cli import (
 from sparing.cli.messages import reword, simplify_value_names
 from sparing.device import is_out_of_memory
 from sparing.errors import LostProcessError, UserError
-from sparing.launch import Launch, current_launch
+from sparing.launch import Launch, current_launch, note_refusal
 
 app = typer.Typer(
     name="sparing",
@@ -86,11 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if line := _error_line(problem, message):
             typer.echo(line, err=True)
+        if _is_refusal(problem):
+            note_refusal(f"sparing: {message}")
         return 2
     except KeyboardInterrupt:
         typer.echo("sparing: interrupted", err=True)
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _is_refusal(problem: Exception) -> bool:
+    """Whether the command would fail again, unlike after a lost process or on a full disk."""
+    return not (isinstance(problem, LostProcessError | OSError) or is_out_of_memory(problem))
 
 
 def _error_line(problem: Exception, message: str) -> str:

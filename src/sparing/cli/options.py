@@ -68,7 +68,7 @@ def print_message(line: str) -> None:
 
 def report_stop(signal: int) -> int:
     """Report that a signal stopped a command that can be continued; return its exit status."""
-    typer.echo("stopped; run the same command again to continue", err=True)
+    print_message("stopped; run the same command again to continue")
     return 128 + signal
 
 

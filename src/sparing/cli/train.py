@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sparing.cli.options import Device, Settings, Source, parse_out_path
+from sparing.cli.options import Device, Settings, Source, parse_out_path, print_message
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.files import read_object
@@ -81,7 +81,7 @@ def train(
     signal = train_run(run, path, options)
     if launch.rank == 0:
         again = f"stopped; to continue: sparing train --resume --out {path}"
-        typer.echo(again if signal else f"done: {path}", err=True)
+        print_message(again if signal else f"done: {path}")
     return 128 + signal if signal else 0
 
 

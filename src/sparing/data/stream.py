@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparing.data.tokens import Split
 from sparing.errors import UserError
-from sparing.units import IGNORE_INDEX
+from sparing.units import IGNORE_INDEX, pluralize
 
 SHORTEST = 5
 """Minimum of the randomised lengths."""
@@ -95,7 +95,8 @@ class Stream:
         if cursor.position >= self._longest:
             raise UserError(
                 f"the checkpoint is at position {cursor.position:,}, but its lanes have "
-                f"{self._longest:,} tokens; was the run made with another corpus or batch?"
+                f"{pluralize(self._longest, 'token')}; was the run made with another corpus or "
+                "batch?"
             )
         lanes = range(config.batch) if lanes is None else lanes
         edges = np.arange(config.batch + 1, dtype=np.int64) * self.tokens_per_epoch // config.batch
@@ -112,7 +113,8 @@ class Stream:
         needed = self.config.batch * self.config.segment
         if self.tokens_per_epoch < needed:
             raise UserError(
-                f"the text has {self.tokens_per_epoch:,} tokens, fewer than batch x segment = "
+                f"the text has {pluralize(self.tokens_per_epoch, 'token')}, fewer than batch x "
+                "segment = "
                 f"{self.config.batch} x {self.config.segment} = {needed:,}; lower one of them"
             )
         return self._walk(self.cursor)
@@ -196,8 +198,8 @@ def _check_size(tokens: int, config: StreamConfig) -> None:
         )
     if tokens < config.batch:
         raise UserError(
-            f"the text has {tokens:,} tokens, too few for a batch of {config.batch} lanes; "
-            "lower the batch"
+            f"the text has {pluralize(tokens, 'token')}, too few for a batch of {config.batch} "
+            "lanes; lower the batch"
         )
 
 

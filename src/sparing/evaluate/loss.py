@@ -35,6 +35,9 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
 Losses = Iterator[tuple[Tensor, int]]
 """Total nats and number of tokens of successive parts of a text."""
+MAX_TOKENS_PER_WORD = 4
+"""Words have a perplexity where tokens are words or large parts of them. Pieces of English have up
+to 2 tokens per word; bytes and characters have 5 or more, and a perplexity of ten digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +88,14 @@ class Evaluation:
 
     @property
     def word_perplexity(self) -> float | None:
-        """Exponential of the mean loss per word; None if words were not counted."""
-        return units.perplexity(self.loss_nats, self.words) if self.words else None
+        """Exponential of the mean loss per word; None without words, or if tokens are letters."""
+        if self.tokens > MAX_TOKENS_PER_WORD * self.words:
+            return None
+        return units.perplexity(self.loss_nats, self.words)
 
     def to_json(self) -> dict[str, Any]:
         """All figures; those that are not finite become None, because JSON cannot express them."""
+        per_word = self.word_perplexity
         return {
             "bits_per_byte": _finite(self.bits_per_byte),
             "bytes": self.size_bytes,
@@ -99,7 +105,7 @@ class Evaluation:
             "loss_nats": _finite(self.loss_nats),
             "nats_per_token": _finite(self.nats_per_token),
             "perplexity_per_token": _finite(self.token_perplexity),
-            "perplexity_per_word": _finite(self.word_perplexity),
+            **({} if per_word is None else {"perplexity_per_word": _finite(per_word)}),
             "elapsed_s": round(self.elapsed_s, 3),
         }
 
@@ -128,9 +134,10 @@ def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
     config = StreamConfig(batch=batch, segment=segment, pad_last=model.static_shapes)
     own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
+    streams = "1 carried stream" if batch == 1 else f"{batch} carried streams"
     losses = _stream_losses(model, stream, len(own), loss_fn or model.head.nats)
     evaluator = _Evaluator(model, split, hardware, world, protocol, progress)
-    return evaluator.total(losses, f"{batch} carried streams, segment {config.segment}")
+    return evaluator.total(losses, f"{streams}, segment {config.segment}")
 
 
 def evaluate_windows(  # noqa: PLR0913  all but three are keyword-only
@@ -228,5 +235,5 @@ def _bar(tokens: int, progress: bool) -> "tqdm[Any]":
     return tqdm(total=tokens, unit="tok", unit_scale=True, desc="evaluate", disable=disable)
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
-from sparing.units import IGNORE_INDEX
+from sparing.units import IGNORE_INDEX, pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ def evenly_spaced_windows(tokens: int, length: int, count: int) -> list[Window]:
         raise UserError(f"need at least one window of one token, not {count} of {length}")
     if length >= tokens:
         raise UserError(
-            f"a context of {length} tokens does not fit into the split; use at most {tokens - 1}"
+            f"a context of {pluralize(length, 'token')} does not fit into the split; use at most "
+            f"{tokens - 1}"
         )
     begins = np.unique(np.linspace(1, tokens - length, count).round().astype(np.int64))
     return [Window(int(begin), int(begin), int(begin) + length) for begin in begins]

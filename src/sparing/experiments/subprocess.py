@@ -1,7 +1,6 @@
 """Child processes: they receive our signals, end when we do, and are waited for."""
 
 import codecs
-import ctypes
 import fcntl
 import os
 import pty
@@ -16,9 +15,8 @@ from dataclasses import dataclass
 from threading import Thread
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1
-"""The option of Linux's `prctl` that sets the signal sent when the parent dies."""
+from sparing.signals import catch_stop_signals, end_with_parent
+
 LAUNCHER = (sys.executable, "-m", "sparing.experiments.subprocess")
 """Runs a command so that it ends with its parent, even if the parent is killed."""
 TAIL = 4000
@@ -68,25 +66,15 @@ class SignalRelay:
 
     def _forward(self, child: "subprocess.Popen[bytes]", number: int) -> None:
         self.forwarded = True
-        # A training does not handle SIGHUP; SIGTERM makes it write a checkpoint.
-        child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        child.send_signal(number)
 
 
 @contextmanager
 def relay_signals() -> Iterator[SignalRelay]:
-    """Catch SIGINT, SIGTERM and SIGHUP inside the block; restore the old handlers after it."""
+    """Catch the signals that ask to stop inside the block."""
     relay = SignalRelay()
-    old = {number: signal.getsignal(number) for number in SIGNALS}
-    if old[signal.SIGHUP] == signal.SIG_IGN:
-        # Started with nohup.
-        del old[signal.SIGHUP]
-    try:
-        for number in old:
-            signal.signal(number, relay.receive)
+    with catch_stop_signals(relay.receive):
         yield relay
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 class OutputReader(Thread):
@@ -125,11 +113,10 @@ class OutputReader(Thread):
 
 def exec_tied_to_parent(parent: int, command: Sequence[str]) -> None:
     """Replace this process by `command`, which gets SIGTERM as soon as process `parent` ends."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        # If the parent ended before the call above, no signal will ever come.
-        if os.getppid() != parent:
-            sys.exit(f"process {parent}, which started this one, has ended")
+    end_with_parent()
+    # If the parent ended before the call above, no signal will ever come.
+    if os.getppid() != parent:
+        sys.exit(f"process {parent}, which started this one, has ended")
     os.execvp(command[0], list(command))
 
 

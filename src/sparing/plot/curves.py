@@ -93,8 +93,8 @@ def draw_curves(
     handles += _draw_events([main, *smaller], journals, axis)
     _number_x(main, axis)
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
-    title = journals[0].name if len(journals) == 1 else f"{len(journals)} runs"
-    main.set_title(drawable_text(shorten(title, 80)), loc="left", fontsize=12, fontweight="bold")
+    title = drawable_text(shorten(_title(journals), 80))
+    main.set_title(title, loc="left", fontsize=12, fontweight="bold")
     add_footer(figure, [journal.origin for journal in journals])
     return figure
 
@@ -148,6 +148,19 @@ def group_events(found: Sequence[Event]) -> dict[str, list[Event]]:
     }
 
 
+def has_different_corpora(journals: Sequence[RunJournal]) -> bool:
+    """Whether the runs were trained on different texts, whose bits per byte do not compare."""
+    return len({journal.corpus for journal in journals if journal.corpus}) > 1
+
+
+def _title(journals: Sequence[RunJournal]) -> str:
+    if len(journals) == 1:
+        return journals[0].name
+    different = has_different_corpora(journals)
+    remark = " of different corpora: levels do not compare" if different else ""
+    return f"{len(journals)} runs{remark}"
+
+
 def _draw_loss(
     axes: "Axes", journals: Sequence[RunJournal], axis: XAxis, lines: Sequence[Line]
 ) -> Iterator["Artist"]:
@@ -158,12 +171,14 @@ def _draw_loss(
         (series(d, "train", "bits_per_byte", axis), series(d, "valid", "bits_per_byte", axis))
         for d in journals
     ]
+    mixed = has_different_corpora(journals)
     drawn = zip(journals, curves, line_styles([journal.group for journal in journals]), strict=True)
     for journal, (train, valid), pen in drawn:
         axes.plot(train.x, train.y, **pen, **TRAIN, marker=_dot(train))
         axes.plot(valid.x, valid.y, **pen, **VALID)
         if len(journals) > 1:
-            yield Line2D([], [], **pen, linewidth=3, label=legend_name(journal.name))
+            corpus = f" ({shorten(journal.corpus, 24)})" if mixed else ""
+            yield Line2D([], [], **pen, linewidth=3, label=legend_name(journal.name, corpus))
     colour = COLOURS[0] if len(journals) == 1 else GREY
     yield Line2D([], [], color=colour, label="train", **TRAIN)
     yield Line2D([], [], color=colour, label="valid", **VALID)

@@ -78,10 +78,10 @@ def shorten(text: str, length: int) -> str:
     return f"{text[: length // 2]}…{text[-(length - length // 2 - 1) :]}"
 
 
-def legend_name(name: str) -> str:
-    """A run's name for the legend."""
+def legend_name(name: str, remark: str = "") -> str:
+    """A run's name for the legend, and what is to be said about it."""
     # Matplotlib hides labels that begin with an underscore.
-    return f"{' ' * name.startswith('_')}{drawable_text(shorten(name, 36))}"
+    return f"{' ' * name.startswith('_')}{drawable_text(shorten(name, 36) + remark)}"
 
 
 def wrap_text(text: str, width: int = 34) -> str:

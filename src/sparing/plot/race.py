@@ -21,6 +21,7 @@ from sparing.plot.published import PUBLISHED, Published
 from sparing.plot.series import Series, origin, read_journals, series, short_names, step_to_x
 from sparing.runs.folder import open_run
 from sparing.runs.results import SplitResult, device_of, read_split_results
+from sparing.units import format_duration, pluralize
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -125,14 +126,6 @@ def read_race_entries(runs: Sequence[Path]) -> list[RaceEntry]:
     return [_race_entry(name, run) for name, run in zip(names, runs, strict=True)]
 
 
-def format_duration(minutes: float) -> str:
-    """12.34 -> '12.3 min', 750 -> '12.5 h'."""
-    for unit, size in (("days", 1440.0), ("h", 60.0), ("min", 1.0)):
-        if minutes >= (2 if unit == "days" else 1) * size:
-            return f"{minutes / size:.3g} {unit}"
-    return f"{minutes * 60:.2g} s"
-
-
 def _race_entry(name: str, run: Path) -> RaceEntry:
     (journal,) = read_journals([run])
     place = step_to_x(journal, "minutes")
@@ -148,7 +141,7 @@ def _race_entry(name: str, run: Path) -> RaceEntry:
 
 
 def _result_text(split: str, result: SplitResult) -> str:
-    remarks = [] if result.whole else [f"first {result.bytes:,} bytes"]
+    remarks = [] if result.whole else [f"first {pluralize(result.bytes, 'byte')}"]
     remarks += [] if result.protocol == "bytes" else [result.protocol]
     suffix = f" ({', '.join(remarks)})" if remarks else ""
     return f"{result.bits_per_byte:.4f} {split}{suffix}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from sparing import units
 from sparing.errors import UserError
+from sparing.files import read_json
 from sparing.runs.records import read_provenance
 from sparing.train.journal import read
 
@@ -29,6 +30,8 @@ class RunJournal:
     entries: list[dict[str, Any]]
     group: str = ""
     """Runs of one group share a colour."""
+    corpus: str = ""
+    """What the run was trained on; empty if the folder does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def read_journals(runs: Sequence[Path], groups: Sequence[str] | None = None) -> 
         raise UserError("name at least one run to draw")
     names = short_names(runs)
     return [
-        RunJournal(name, origin(run), _entries(run / "metrics.jsonl"), shared)
+        RunJournal(name, origin(run), _entries(run / "metrics.jsonl"), shared, _corpus(run))
         for name, run, shared in zip(names, runs, groups or names, strict=True)
     ]
 
@@ -79,6 +82,18 @@ def origin(run: Path) -> str:
     known = read_provenance(run)
     words = [str(run), f"commit {known.get('commit') or 'unknown'}"]
     return " · ".join([*words, str(known["device"])] if known.get("device") else words)
+
+
+def _corpus(run: Path) -> str:
+    data = _object(run / "config.json").get("data")
+    corpus = data.get("corpus") if isinstance(data, dict) else None
+    return str(corpus or "")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """What a JSON file says; empty if there is none, as in a part of a run folder."""
+    found = read_json(path) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
 
 
 def series(journal: RunJournal, kind: str, field: str, axis: XAxis) -> Series:

@@ -36,8 +36,9 @@ def now() -> str:
 
 
 def current_commit() -> str | None:
-    """The commit of the running code, with `+changes` if files differ from it.
+    """The commit of the running code, with `+changes` if files of that commit were changed.
 
+    Other files do not count: none of ours would import them without a change of its own.
     Without a repository (in an image, on a GPU machine) it is taken from SPARING_COMMIT.
     """
     if stated := os.environ.get("SPARING_COMMIT"):
@@ -49,7 +50,8 @@ def current_commit() -> str | None:
     head = _git(here, "rev-parse", "--short=12", "HEAD")
     if not head:
         return None
-    return f"{head}+changes" if _git(here, "status", "--porcelain") else head
+    changed = _git(here, "status", "--porcelain", "--untracked-files=no")
+    return f"{head}+changes" if changed else head
 
 
 def _git(folder: Path, *arguments: str) -> str:

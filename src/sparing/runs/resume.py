@@ -25,6 +25,7 @@ from sparing.train.checkpoint import Checkpoint
 from sparing.train.loop import budget_used
 from sparing.train.state import Training
 from sparing.train.stopping import Clock
+from sparing.units import pluralize
 
 BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")
 
@@ -127,8 +128,8 @@ def _check_budget(training: Training, run: RunConfig) -> None:
     counters = training.counters
     if budget_used(training, run.train, Clock(counters.elapsed_s)) >= 1:
         raise UserError(
-            f"the run's budget is used up: {counters.step:,} steps in {counters.elapsed_s:,.0f} s; "
-            "set a larger total of steps, epochs or minutes"
+            f"the run's budget is used up: {pluralize(counters.step, 'step')} in "
+            f"{counters.elapsed_s:,.0f} s; set a larger total of steps, epochs or minutes"
         )
 
 

@@ -34,9 +34,10 @@ from sparing.train.distributed.init import init_world
 from sparing.train.distributed.world import World, WorldConfig
 from sparing.train.loop import budget_used, fit
 from sparing.train.recovery import report_event
+from sparing.train.remarks import remarks
 from sparing.train.state import Callbacks, Training
 from sparing.train.stopping import Clock
-from sparing.units import format_bytes
+from sparing.units import format_bytes, pluralize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +167,8 @@ def _train_in_folder(
         if options.resume and training.counters.step == 0:
             callbacks.bar.print("no checkpoint had been saved; starting from the beginning")
         _report_restart(callbacks, training, options)
+        for remark in remarks(training, run.train, resumed=options.resume):
+            callbacks.bar.print(remark)
         clock = Clock(training.counters.elapsed_s + training.head_start_s)
         try:
             signal = fit(training, run.train, run.schedule, callbacks)
@@ -211,8 +214,8 @@ def _check_any_step(training: Training, run: RunConfig) -> None:
 def _report_restart(callbacks: Callbacks, training: Training, options: TrainOptions) -> None:
     if not options.restarted:
         return
-    step, size = training.counters.step, training.world.size
-    report_event(callbacks, step, f"restarted by torchrun with {size} processes from step {step}")
+    step, size = training.counters.step, pluralize(training.world.size, "process")
+    report_event(callbacks, step, f"restarted by torchrun with {size} from step {step}")
 
 
 def _write_results(folder: RunFolder, summary: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ def fit(
     clock = Clock(counters.elapsed_s + training.head_start_s)
     segments = prefetch(training.stream.segments(), training.hardware.device)
     training.model.train()
-    with stopping(launched=training.launched) as stop:
+    with stopping(callbacks.bar.print, launched=training.launched) as stop:
         training.world.attach(stop, clock)
         while not stop.requested and not training.model.converged:
             if (share := budget_used(training, config, clock)) >= 1:

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
@@ -26,29 +28,41 @@ class ProgressBar:
         """Show that `share` of the run is done, with `text` beside it."""
         if not self._shown:
             return
+        # The last step may end after a budget of minutes or epochs does.
+        share = min(1.0, share)
         text = f"{text}  {self._time_left(share)}"
         if self._bar is not None:
-            self._bar.set_description_str(text, refresh=False)
-            self._bar.update(round(1000 * min(1.0, share)) - self._bar.n)
+            with self._until_closed():
+                self._bar.set_description_str(text, refresh=False)
+                self._bar.update(round(1000 * share) - self._bar.n)
         elif time.perf_counter() >= self._next_at:
             self._next_at = time.perf_counter() + LOG_EVERY_S
-            sys.stderr.write(f"{100 * share:3.0f}%  {text}\n")
-            sys.stderr.flush()
+            self.print(f"{100 * share:3.0f}%  {text}")
 
     def print(self, text: str) -> None:
         """Print one line above the bar."""
         if not self._shown:
             return
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
-        else:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+        with self._until_closed():
+            if self._bar is not None:
+                self._bar.write(text, file=sys.stderr)
+            else:
+                sys.stderr.write(text + "\n")
+                sys.stderr.flush()
 
     def close(self) -> None:
         """Leave the bar as it is."""
         if self._bar is not None:
-            self._bar.close()
+            with self._until_closed():
+                self._bar.close()
+
+    @contextmanager
+    def _until_closed(self) -> Iterator[None]:
+        """Show nothing more once the terminal is closed; that must not stop the training."""
+        try:
+            yield
+        except OSError:
+            self._shown = False
 
     def _time_left(self, share: float) -> str:
         """An estimate from the pace since the first update.

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 from sparing.launch import seconds_since_start
+from sparing.signals import STOP_SIGNALS, answer_signals, catch_stop_signals, end_now
 
 
 def process_age_s() -> float:
@@ -54,31 +55,27 @@ class Stop:
 
 
 @contextmanager
-def stopping(*, launched: bool = False) -> Iterator[Stop]:
-    """Catch the first SIGINT or SIGTERM inside the block, so that the current step can finish.
+def stopping(tell: Callable[[str], None], *, launched: bool = False) -> Iterator[Stop]:
+    """Catch the signals that ask to stop, so that the current step can finish; `tell` says so.
 
-    A second signal has its usual effect. Not so under a launcher: it passes on signals that the
-    terminal has already sent to every process, and kills processes that do not end in time.
+    A second Ctrl-C ends the process at once. Not so under a launcher: it passes on signals that
+    the terminal has already sent to every process, and kills processes that do not end in time.
     """
     stop = Stop()
-    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    received: list[int] = []
+    again = "" if launched else "; Ctrl-C again ends at once, without one"
 
     def request(number: int, frame: FrameType | None) -> None:
         stop.signal = stop.signal or number
-        if launched:
-            return
-        for each, handler in old.items():
-            signal.signal(each, handler)
 
-    try:
-        for number in old:
-            signal.signal(number, request)
-    except ValueError:
-        # Only the main thread may set handlers; elsewhere (notebooks, tests) nothing is caught.
+    def answer(number: int) -> None:
+        # Only Ctrl-C: a closing terminal sends SIGHUP more than once.
+        if received and number == signal.SIGINT and not launched:
+            end_now(number)
+        elif number in STOP_SIGNALS:
+            if not received:
+                tell(f"stopping with a checkpoint{again}")
+            received.append(number)
+
+    with answer_signals(answer), catch_stop_signals(request):
         yield stop
-        return
-    try:
-        yield stop
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
