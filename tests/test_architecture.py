@@ -11,17 +11,18 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
-    "errors", "files", "config", "units", "device", "launch", "host_copy",
+    "errors", "files", "config", "units", "device", "launch", "host_copy", "terminal",
     "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "host_copy": set(),
+    "terminal": set(),
     "files": {"errors"},
     "config": {"errors"},
     "launch": {"errors"},
-    "device": {"errors", "launch"},
+    "device": {"errors", "launch", "units"},
     "__init__": set(),
     "ops": set(),
     "nn": {"ops", "units", "host_copy"},
@@ -138,3 +139,14 @@ def test_only_released_checkpoints_are_unpickled_and_only_as_tensors() -> None:
     door = (SRC / "runs" / "import_released.py").read_text()
     assert [door.count(word) for word in words] == [0, 0, 1]
     assert 'torch.load(file, map_location="cpu", weights_only=True)' in door
+
+
+def test_everything_is_printed_in_one_place_which_escapes() -> None:
+    words = ("typer.echo(", "sys.stdout.write(", "sys.stderr.write(")
+    found = {
+        str(path.relative_to(SRC))
+        for path in SRC.rglob("*.py")
+        if any(word in path.read_text() for word in words)
+    }
+    # That one passes on what a child process has printed with the same care.
+    assert found == {"experiments/subprocess.py"}

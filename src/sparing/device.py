@@ -14,6 +14,7 @@ import torch
 
 from sparing.errors import UserError
 from sparing.launch import current_launch
+from sparing.units import pluralize
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -71,7 +72,8 @@ class Hardware:
         """Return the device's name."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+        processor = platform.processor() or platform.machine()
+        return f"{processor}, {pluralize(torch.get_num_threads(), 'thread')}"
 
 
 def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:

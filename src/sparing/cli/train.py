@@ -15,6 +15,7 @@ from sparing.runs.folder import is_of_launch, open_run
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
+from sparing.terminal import print_line
 from sparing.train.stopping import process_age_s
 
 
@@ -76,7 +77,7 @@ def train(
     signal = train_run(run, path, options)
     if launch.rank == 0:
         again = f"stopped; to continue: sparing train --resume --out {path}"
-        typer.echo(again if signal else f"done: {path}", err=True)
+        print_line(again if signal else f"done: {path}", err=True)
     return 128 + signal if signal else 0
 
 

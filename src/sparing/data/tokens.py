@@ -20,6 +20,7 @@ from sparing.data.text import count_words, smallest_dtype
 from sparing.data.vocab import Vocab, VocabKind, train_vocab, vocab_from_json
 from sparing.errors import UserError, unknown_name
 from sparing.files import atomic_folder, read_object, write_bytes, write_json
+from sparing.terminal import escape_line
 from sparing.units import pluralize
 
 FORMAT = 1
@@ -183,7 +184,7 @@ def _tokenize(folder: Path, config: DataConfig, texts: dict[str, bytes], progres
     with atomic_folder(folder) as scratch:
         # With None, tqdm prints only to a terminal.
         silent = None if progress else True
-        bar = tqdm(SPLITS, f"tokenizing {config.corpus}", disable=silent, leave=False)
+        bar = tqdm(SPLITS, f"tokenizing {escape_line(config.corpus)}", disable=silent, leave=False)
         manifest = {
             "format": FORMAT,
             "config": to_json(config),

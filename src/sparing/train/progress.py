@@ -6,6 +6,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from sparing.terminal import escape, print_line
+
 LOG_EVERY_S = 10.0
 """Time between two lines where the output is not a terminal."""
 
@@ -32,18 +34,16 @@ class ProgressBar:
             self._bar.update(round(1000 * min(1.0, share)) - self._bar.n)
         elif time.perf_counter() >= self._next_at:
             self._next_at = time.perf_counter() + LOG_EVERY_S
-            sys.stderr.write(f"{100 * share:3.0f}%  {text}\n")
-            sys.stderr.flush()
+            print_line(f"{100 * share:3.0f}%  {text}", err=True)
 
     def print(self, text: str) -> None:
         """Print one line above the bar."""
         if not self._shown:
             return
         if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
+            self._bar.write(escape(text), file=sys.stderr)
         else:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            print_line(text, err=True)
 
     def close(self) -> None:
         """Leave the bar as it is."""
