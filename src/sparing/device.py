@@ -14,7 +14,6 @@ import torch
 
 from sparing.errors import UserError
 from sparing.launch import current_launch
-from sparing.units import pluralize
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -72,8 +71,7 @@ class Hardware:
         """Return the device's name."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        processor = platform.processor() or platform.machine()
-        return f"{processor}, {pluralize(torch.get_num_threads(), 'thread')}"
+        return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:

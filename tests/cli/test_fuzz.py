@@ -27,6 +27,13 @@ from sparing.config import described
 from sparing.runs.recipes import recipe
 from sparing.search import cost
 
+SEARCH = [
+    "model.dim=8", "model.relative.head_dim=4", "model.relative.memory=8",
+    "model.feedforward.dim=8",
+    "model.windowed.head_dim=4", "model.single_head.memory=8", "model.boom.dim=8",
+    "model.search.candidates=xfi", "train.batch=4", "train.segment=8", "train.steps=6",
+    "evaluate.batch=8", "evaluate.segment=32",
+]  # fmt: skip
 CHUNKS, CASES = 30, 50
 LIMIT_S = 10.0
 SPARE_BYTES = 6 * 2**30
@@ -89,7 +96,8 @@ class Place:
 
     def clear(self) -> None:
         shutil.rmtree(self.out, ignore_errors=True)
-        self.out.unlink(missing_ok=True)
+        for file in self.root.glob("out*"):
+            file.unlink()
 
     def contents(self) -> dict[str, bytes]:
         return {str(file): file.read_bytes() for file in self.runs.rglob("*") if file.is_file()}
@@ -129,14 +137,15 @@ def templates(place: Place) -> list[tuple[list[str], list[str]]]:
     out = ["--out", str(place.out)]
     tiny = [word for one in (*TINY, "train.steps=2") for word in ("--set", one)]
     small = [word for one in (*TINY[:-1], "train.steps=2") for word in ("--set", one)]
+    searching = [word for one in SEARCH for word in ("--set", one)]
     fresh = ["--data", text, *out, "--quiet"]
     bench = [*small, "--threads", "1", *out]
     return [
         (["train", "quickstart"], [*fresh, *tiny]),
         (["train", "--resume"], ["--out", run, "--quiet", "--set", "train.steps=14"]),
         (["compare", "quickstart"], [*fresh, *tiny, "--steps", "2", "--variant", "model.memory=8"]),
-        (["search", "toy_par_search"], [*fresh, "--set", "train.steps=2", "--set", "model.dim=8"]),
-        (["derive", search], out),
+        (["search", "toy_par_search"], [*fresh, *searching]),
+        (["derive", search], ["--out", f"{place.out}.json"]),
         (["board", search], [*out, "--quiet", "--seeds", "1", "--set", "train.steps=1"]),
         (["evaluate", run], []),
         (["generate", run], ["--length", "3"]),
@@ -146,14 +155,14 @@ def templates(place: Place) -> list[tuple[list[str], list[str]]]:
         (["info", "quickstart"], []),
         (["recipes"], []),
         (["results", str(place.runs)], []),
-        (["plot", run], out),
+        (["plot", run], ["--out", f"{place.out}.png"]),
         (["import", "adaptive-span", text], out),
         (["data", "list"], []),
         (["data", "get", "enwik8"], []),
         (["data", "prepare", text], []),
         (["data", "cutoffs", text], []),
         (["bench", "train", "quickstart"], [*bench, "--steps", "1"]),
-        (["bench", "generate", run], [*out, "--length", "2", "--position", "9"]),
+        (["bench", "generate", run], [*out, "--length", "2", "--position", "2100"]),
         (["bench", "cutoffs"], [*out, "--words", "500", "--turns", "1"]),
         ([], []),
     ]
@@ -196,7 +205,7 @@ def draw_option(draw: Random, place: Place, words: list[str]) -> list[str]:
     option = draw.choice(known)
     name = option.opts[0]
     if option.is_flag:
-        return [draw.choice([name, name, name, f"{name}=1"])]
+        return [draw.choice([*[name] * 9, f"{name}=1"])]
     if name == "--set":
         return [name, draw_setting(draw, place)]
     kind = option.type_descriptor.annotation

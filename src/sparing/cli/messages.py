@@ -29,6 +29,7 @@ SENTENCES = (
     (r"Invalid value for '(\S+)': .*valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(\S+)': .*valid number.*", r"\1 takes a number"),
     (r"Invalid value for '(\S+)': .*valid float.*", r"\1 takes a number"),
+    (r"Invalid value for '(\S+)': .*greater than or equal to (\S+)", r"\1 must be at least \2"),
     (r"No such option:? '?([^\s']+?)'?\.?", r"unknown option '\1'; see --help"),
     (r"Missing (?:argument|option) '(.+?)'.*", r"\1 is missing; see --help"),
     (r"Option '(\S+)' requires an argument\.", r"\1 needs a value"),
@@ -39,7 +40,7 @@ SENTENCES = (
 CHOICE = re.compile(r"Invalid value for '(\S+)': .*'(.*)' is not one of (.+?)\.?")
 UNKNOWN_OPTION = re.compile(r"No such option:? '?([^\s']+)")
 OPTION = re.compile(r"No such option: (\S+).*(?:Did you mean|Possible options:) (.+?)[?)]")
-COMMAND = re.compile(r"No such command '(.+?)'\..*")
+COMMAND = re.compile(r"No such command '(.*?)'\..*")
 
 
 def reword(complaint: str, commands: Iterable[str]) -> str:

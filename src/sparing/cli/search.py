@@ -109,9 +109,9 @@ def derive(
     path = out or run / "recipe.json"
     if path.suffix != ".json":
         raise UserError(f"{path}: a recipe's file name must end in .json")
-    files.write_json(path, to_json(found))
     pattern = found.model.pattern
     about = explain_pattern(folder, pattern, checkpoint)
+    files.write_json(path, to_json(found))
     print_report({"pattern": pattern, **about, "recipe": str(path)}, as_json=as_json)
 
 
