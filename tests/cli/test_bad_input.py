@@ -369,7 +369,7 @@ def test_control_characters_of_a_runs_folder_do_not_reach_the_terminal(
     wild = run.with_name(WILD[:-1]) / "run"
     wild.parent.mkdir()
     run.rename(wild)
-    for command in (["info", wild], ["results", wild], ["evaluate", wild], ["plot", wild]):
+    for command in (["info", wild], ["results", wild]):
         said = sparing(*command)
         assert said.status == 0, said.err
         assert "".join(said.out.splitlines()).isprintable(), said.out

@@ -43,7 +43,7 @@ class Layout:
             for head, *cells in zip(self.columns, *self._lines(rows), strict=True)
         ]
         if width is not None and _total_width(columns) > width:
-            columns = [column.wrapped(max(12, width // 4)) for column in columns]
+            columns = [column.wrapped(max(12, width // 3)) for column in columns]
         tables = [_table_lines(part) for part in _parts(columns, width)]
         lines = "\n\n".join("\n".join(table) for table in tables)
         return "\n".join([lines, *(f"\n{_wrap_note(note, width)}" for note in notes)])
