@@ -12,7 +12,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
     "errors", "inputs", "files", "documents", "config", "units", "device", "launch", "host_copy",
-    "signals",
+    "signals", "terminal",
     "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "host_copy": set(),
     "signals": set(),
+    "terminal": set(),
     "inputs": {"errors"},
     "files": {"errors", "inputs"},
     "documents": {"errors", "files"},
@@ -142,3 +143,14 @@ def test_only_released_checkpoints_are_unpickled_and_only_as_tensors() -> None:
     door = (SRC / "runs" / "import_released.py").read_text()
     assert [door.count(word) for word in words] == [0, 0, 1]
     assert 'torch.load(handle, map_location="cpu", weights_only=True)' in door
+
+
+def test_everything_is_printed_in_one_place_which_escapes() -> None:
+    words = ("typer.echo(", "sys.stdout.write(", "sys.stderr.write(")
+    found = {
+        str(path.relative_to(SRC))
+        for path in SRC.rglob("*.py")
+        if any(word in path.read_text() for word in words)
+    }
+    # That one passes on what a child process has printed with the same care.
+    assert found == {"experiments/subprocess.py"}

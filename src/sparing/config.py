@@ -11,12 +11,12 @@ import itertools
 import json
 import textwrap
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from sparing.documents import MisfitError, conform, refusals_located
-from sparing.errors import UserError, unknown_name
+from sparing.errors import UserError, unknown_setting
 
 Config = TypeVar("Config")
 
@@ -40,12 +40,12 @@ def with_settings(config: Config, settings: Sequence[str]) -> Config:
         if not equals or not path.strip():
             raise UserError(f"cannot read setting {setting!r}; write it as name=value")
         edits[path.strip()] = text.strip()
+    _refuse_unknown_settings(config, edits)
     return _edit(config, edits, "")
 
 
 def _edit(config: Config, edits: Mapping[str, str], where: str) -> Config:
     hints = get_type_hints(type(config), include_extras=True)
-    _refuse_unknown(hints, [path.partition(".")[0] for path in edits], where)
     values: dict[str, Any] = {}
     for name in dict.fromkeys(path.partition(".")[0] for path in edits):
         current, path = getattr(config, name), f"{where}{name}"
@@ -56,7 +56,8 @@ def _edit(config: Config, edits: Mapping[str, str], where: str) -> Config:
         }
         if dataclasses.is_dataclass(current) and not isinstance(current, type):
             if "" in inner:
-                raise UserError(f"{path} is a group of settings; name one of its fields")
+                fields = ", ".join(f"{path}.{field}" for field in to_json(current))
+                raise UserError(f"{path} is a group of settings; name one of them: {fields}")
             values[name] = _edit(current, inner, f"{path}.")
         elif set(inner) != {""}:
             raise UserError(f"setting {path} has no fields")
@@ -103,10 +104,14 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _refuse_unknown(known: Mapping[str, Any], given: Any, where: str) -> None:
-    for name in given:
-        if name not in known:
-            raise unknown_name("setting", f"{where}{name}", [f"{where}{field}" for field in known])
+def _refuse_unknown_settings(config: Any, edits: Iterable[str]) -> None:
+    """Refuse names of settings that do not exist; any group may have the one that was meant."""
+    known = list(flatten(to_json(config)))
+    # Of the fields of a setting that has none, `_edit` says so.
+    begins = {*known, *(path[:at] for path in known for at, c in enumerate(path) if c == ".")}
+    for edit in edits:
+        if edit not in begins and not edit.startswith(tuple(f"{path}." for path in known)):
+            raise unknown_setting(edit, begins)
 
 
 def _plain(value: Any) -> Any:

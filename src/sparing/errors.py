@@ -22,3 +22,20 @@ def closest_name(name: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
+
+
+def unknown_setting(path: str, known: Iterable[str]) -> UserError:
+    """Return an error for a setting that does not exist, with those of a similar last name."""
+    choices = sorted(known)
+    lasts = {_last_name(choice) for choice in choices}
+    near = get_close_matches(_last_name(path), sorted(lasts), n=1, cutoff=0.7)
+    meant = [choice for choice in choices if _last_name(choice) in near]
+    if not meant:
+        return UserError(f"unknown setting {path!r}; `sparing info RECIPE --config` lists them")
+    # One in the group that was named comes first.
+    nearest = " or ".join(map(repr, get_close_matches(path, meant, cutoff=0)))
+    return UserError(f"unknown setting {path!r}; did you mean {nearest}?")
+
+
+def _last_name(path: str) -> str:
+    return path.rpartition(".")[2]

@@ -48,3 +48,5 @@ def test_every_number_of_clusters_is_measured() -> None:
     assert found["1 cluster"]["elapsed_s"] > 0
     with pytest.raises(UserError, match="turns and clusters must be at least 1"):
         bench_cutoffs(zipf_counts(500), turns=0)
+    with pytest.raises(UserError, match="fewer than the 500 words"):
+        bench_cutoffs(zipf_counts(500), most=10**30)

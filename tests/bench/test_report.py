@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def test_results_are_appended_line_by_line(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
     check_out_file(None)
-    for path in (tmp_path, tmp_path / "none" / "results.jsonl"):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path, tmp_path / "none" / "results.jsonl", pipe):
         with pytest.raises(UserError, match="cannot be written to"):
             check_out_file(path)
 

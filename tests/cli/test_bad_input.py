@@ -75,6 +75,11 @@ def refused(said: Said, *words: str) -> None:
         (["bench", "evaluate", "--memory", "1000000000"], ["memory 1,000,000,000", "segment"]),
         (["trian", "quickstart"], ["train"]),
         (["evaluate", "nowhere"], ["nowhere"]),
+        (["evaluate", __file__], ["is a file", "sparing score"]),
+        (["train", "quickstart", "--set", "dim=3"], ["did you mean 'model.dim'"]),
+        (["info", "enwik8_20min", "--set", "model.key_shift=1"], ["'model.windowed.key_shift'"]),
+        (["info", "enwik8_20min", "--set", "model.mtp=1"], ["model.mtp.tokens, model.mtp.weight"]),
+        (["generate", "--top-p", "3"], ["top-p must be"]),
         (["generate", "nowhere"], ["nowhere"]),
         (["score", "nowhere", "--text", "x"], ["nowhere"]),
         (["info", "enwik9_sha_rnn"], ["enwik8_sha_rnn"]),
@@ -344,3 +349,44 @@ def test_commands_for_one_process_are_refused_under_torchrun(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused(sparing(command, "x"), f"{command} runs in one process only")
+
+
+WILD = "w\x1b[31m\u202e\n\x9b\x07\udcff"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", WILD],
+        ["train", WILD],
+        ["train", "quickstart", "--data", WILD],
+        ["train", "quickstart", "--set", f"{WILD}=3"],
+        ["info", "quickstart", "--set", f"data.corpus={WILD}", "--set", "model.dim=none"],
+        ["generate", "--device", WILD],
+        ["results", WILD],
+        ["data", "get", WILD],
+        [WILD],
+        ["train", f"--{WILD}"],
+        ["evaluate", "x", "--split", WILD],
+    ],
+)
+def test_control_characters_of_names_do_not_reach_the_terminal(
+    command: list[str], sparing: Sparing
+) -> None:
+    said = sparing(*command)
+    refused(said)
+    assert said.err.rstrip("\n").isprintable()
+
+
+def test_control_characters_of_a_runs_folder_do_not_reach_the_terminal(
+    run: Path, sparing: Sparing
+) -> None:
+    # Weights cannot be read from a path that is not UTF-8.
+    wild = run.with_name(WILD[:-1]) / "run"
+    wild.parent.mkdir()
+    run.rename(wild)
+    for command in (["info", wild], ["results", wild]):
+        said = sparing(*command)
+        assert said.status == 0, said.err
+        assert "".join(said.out.splitlines()).isprintable(), said.out
+        assert sparing(*command, "--json").json()

@@ -96,12 +96,39 @@ def test_the_bundled_model_continues_a_prompt(sparing: Sparing) -> None:
     prompt = ARTICLE + "* [[United Sta"
     said = sparing("generate", "--prompt", prompt, "--length", "6", "--temperature", "0")
     assert said.out.startswith(prompt + "tes")
+    assert said.err == ""
 
 
 def test_without_a_prompt_it_continues_an_opening_of_its_own(sparing: Sparing) -> None:
     said = sparing("generate", "--length", "3", "--json").json()
     assert said["prompt"] == OPENING.decode()
     assert sparing("generate", "--prompt", "", "--length", "3", "--json").json()["prompt"] == ""
+
+
+def test_the_opening_is_set_apart_from_what_is_generated(sparing: Sparing) -> None:
+    said = sparing("generate", "--length", "3")
+    assert said.out.startswith(OPENING.decode())
+    assert said.err.splitlines() == [
+        "--- opening, as no --prompt is given ---",
+        "",
+        "--- generated ---",
+    ]
+
+
+def test_a_file_scored_as_a_whole_is_shown_by_its_name(sparing: Sparing, tmp_path: Path) -> None:
+    file = tmp_path / "page.txt"
+    file.write_text("one line\nanother\n")
+    (line,) = sparing("score", file, "--whole").out.splitlines()
+    assert line.endswith(f" bits/byte  {file}")
+
+
+def test_the_card_of_the_bundled_model_is_readable(sparing: Sparing) -> None:
+    card = dict(line.split(maxsplit=1) for line in sparing("info").out.splitlines())
+    assert card["run"] == "the package's own model"
+    assert card["model"] == "stack, 7,503,968 parameters"
+    assert card["seed"] == "1112"
+    assert card["trained"].startswith("enwik8_small on enwik8, 15,854 steps")
+    assert card["test"].startswith("1.0976 bits per byte (5,000,000 bytes, ")
 
 
 def test_info_without_a_name_describes_the_bundled_model(sparing: Sparing) -> None:

@@ -83,6 +83,8 @@ def test_two_variants_with_two_seeds(
     assert json.loads((out / "compare.json").read_text()) == record
     assert record["commits"] == ["this"]
     assert "; commit this." in said.out
+    document = sparing(*words(corpus, out, *VARIANTS), "--seeds", 2, "--markdown").out
+    assert document == (out / "compare.md").read_text()
     results = sparing("results", out, "--json").json()["rows"]
     assert [len(each["seeds"]) for each in results] == [2, 2, 2]
     same = ("parameters", "bytes_read", "bytes_per_s", "peak_bytes", "elapsed_s")

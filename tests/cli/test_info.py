@@ -35,8 +35,11 @@ def test_the_report_of_a_run_fits_the_line_width(run: Path, sparing: Sparing) ->
     # A path stays in one piece.
     assert [line for line in lines if len(line) > 100 and "/" not in line] == []
     words = " ".join(" ".join(lines).split())
-    assert "provenance commit " in words
-    assert "results training steps 12, tokens 768, " in words
+    assert "model sha_rnn, 10,336 parameters (10,880 in training)" in words
+    assert ", 12 steps, 768 tokens, " in words
+    assert " seed 1111 command " in words
+    assert "best valid " in words
+    assert "None" not in words
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import typer
 from tests.cli.conftest import Sparing
 
 from sparing.cli.main import app
+from sparing.errors import UserError
 
 PYTHON = re.compile(r"<(list\[\w+\]|int|float|str|path|Path|int,int)>|INTEGER")
 
@@ -29,7 +31,28 @@ def test_help_texts_do_not_name_python_types(sparing: Sparing) -> None:
     generate = sparing("generate", "--help").out
     assert "--length N" in generate
     assert "--prompt TEXT" in generate
-    assert re.search(r"^  RUN +\[required\]$", sparing("derive", "--help").out, re.MULTILINE)
+    assert re.search(r"^  RUN +Folder .*\[required\]$", sparing("derive", "--help").out, re.M)
+    assert "--timeout X" in sparing("train", "--help").out
+
+
+def test_every_argument_and_option_of_every_command_has_help() -> None:
+    command = typer.main.get_command(app)
+    silent = [
+        f"{' '.join(path)} {parameter.name}"
+        for path in paths(command)
+        for parameter in reduce(lambda above, name: above.commands[name], path, command).params
+        if not parameter.help
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("call", [["--debug", "info"], ["info", "--debug"], ["data", "--debug"]])
+def test_debug_shows_the_traceback_before_and_after_the_command(
+    call: list[str], sparing: Sparing
+) -> None:
+    more = ["get"] if "data" in call else []
+    with pytest.raises(UserError, match="unknown"):
+        sparing(*call, *more, "no-such-name")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +65,8 @@ def test_help_texts_do_not_name_python_types(sparing: Sparing) -> None:
             "unknown --split 'tset'; did you mean 'test'?",
         ),
         (["train", "--quite"], "unknown option '--quite'; did you mean '--quiet'?"),
+        (["train", "--timeout", "0"], "--timeout must be at least 1"),
+        (["compare", "--try", "x"], "--try is now called --variant"),
         (["train", "--xyzzy"], "unknown option '--xyzzy'; see --help"),
         (["evaluate"], "RUN is missing; see --help"),
         (["bench", "trian"], "unknown command 'trian'; did you mean 'train'?"),

@@ -1,41 +1,8 @@
 """Options and output shared by the commands."""
 
-import io
-
 import pytest
 
-from sparing.cli.options import print_report, print_text
-
-WILD = "a\tb\n\x1b[31mred\x07\x00\r\x7f\x9b2Jé€"
-
-
-class Screen(io.StringIO):
-    """A terminal, or a pipe."""
-
-    encoding = "utf-8"
-
-    def __init__(self, terminal: bool) -> None:
-        super().__init__()
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
-
-
-def said(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
-    screen = Screen(terminal)
-    monkeypatch.setattr("sys.stdout", screen)
-    print_text(WILD)
-    return screen.getvalue()
-
-
-def test_control_characters_are_escaped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = said(monkeypatch, terminal=True)
-    assert shown == "a\tb\n\\x1b[31mred\\x07\\x00\\x0d\\x7f\\x9b2Jé€"
-
-
-def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, terminal=False) == WILD
+from sparing.cli.options import print_report
 
 
 def test_a_report_wraps_at_a_hundred_columns_except_for_commands(
@@ -55,3 +22,18 @@ def test_a_report_wraps_at_a_hundred_columns_except_for_commands(
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith(", name6 value,")
     assert second == "      name7 value, name8 value, name9 value"
+
+
+def test_a_report_leaves_out_what_is_unset_and_does_not_group_the_digits_of_a_seed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_report({"seed": 1112, "launch": None, "of": {"seed": 2223, "step": 1112}}, as_json=False)
+    assert capsys.readouterr().out == "seed  1112\nof    seed 2223, step 1,112\n"
+
+
+def test_a_report_fits_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_report({"about": "word " * 30}, as_json=False)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

@@ -8,7 +8,9 @@ import pytest
 from tests.cli.conftest import Sparing, settings
 
 
-def test_a_trained_and_measured_run_and_its_seeds(run: Path, sparing: Sparing) -> None:
+def test_a_trained_and_measured_run_and_its_seeds(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert sparing("evaluate", run, "--split", "test", "--device", "cpu").status == 0
     folder = run.parent / "all"
     shutil.copytree(run, folder / "quick" / "seed1")
@@ -31,6 +33,8 @@ def test_a_trained_and_measured_run_and_its_seeds(run: Path, sparing: Sparing) -
     assert record["test"]["step"] == 12
     assert record["test"]["by_seed"] == [measured, measured + 0.5]
     assert sparing("results", folder, "--markdown").out.startswith("| run |")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, sparing("results", folder).out.splitlines())) <= 60
 
 
 def make_another_seed(run: Path) -> float:

@@ -53,6 +53,7 @@ def test_search_derive_retrain_evaluate(
     assert "tau" in log
     said = sparing("derive", searched, "--out", tmp_path / "found.json", "--json")
     assert said.json()["pattern"] == found["pattern"]
+    assert set(said.json()["blocks"]) == set(found["blocks"]) == set(found["pattern"])
     info = sparing("info", tmp_path / "found.json", "--json").json()
     assert info["family"] == "stack"
     retrained = tmp_path / "retrained"
@@ -144,8 +145,9 @@ def test_the_board_trains_every_network_once_and_continues(
         row["valid"] for row in record["rows"]
     )
     stamps = [(out / run / "metrics.jsonl").stat().st_mtime_ns for run in runs]
-    again = sparing(*call, *words("train.steps=4"))
+    again = sparing(*call, *words("train.steps=4"), "--markdown")
     assert again.status == 0, again.err
+    assert again.out.startswith("| network | pattern |")
     assert [(out / run / "metrics.jsonl").stat().st_mtime_ns for run in runs] == stamps
 
 

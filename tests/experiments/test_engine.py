@@ -16,8 +16,8 @@ from sparing.experiments.subprocess import SignalRelay
 from sparing.experiments.variants import Variant
 from sparing.runs.config import RunConfig, from_json
 from sparing.runs.folder import create
+from sparing.runs.layout import Layout
 from sparing.runs.recipes import recipe
-from sparing.runs.table import Layout
 from sparing.runs.train import TrainOptions
 
 BASE = recipe("quickstart")

@@ -10,7 +10,6 @@ from sparing.errors import UserError
 from sparing.runs.results import RunSummary, SplitResult
 from sparing.runs.table import (
     RESULTS,
-    Layout,
     Row,
     average_results,
     drop_copies,
@@ -25,14 +24,6 @@ def as_text(rows: Sequence[Row]) -> str:
 
 def as_markdown(rows: Sequence[Row]) -> str:
     return RESULTS.markdown([row.to_json() for row in rows])
-
-
-def test_text_and_markdown_show_the_same_cells_and_notes() -> None:
-    columns = {"name": lambda row: row["name"], "size": lambda row: f"{row['size']}"}
-    layout, rows = Layout(columns=columns, left=["name"]), [{"name": "a|b", "size": 3}]
-    expected = "| name | size |\n| --- | ---: |\n| a\\|b | 3 |\n\na note\n"
-    assert layout.markdown(rows, ["a note"]) == expected
-    assert layout.text(rows, ["a note"]) == "name  size\na|b      3\n\na note"
 
 
 READING = "bytes, 8 carried streams"

@@ -18,9 +18,9 @@ from sparing.runs.folder import create
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.search import board as module
-from sparing.search.board import BOARD, BoardOptions, board, list_networks
+from sparing.search.board import BOARD, BoardOptions, _notes, board, list_networks
 from sparing.search.cost import Prices, as_stack
-from sparing.search.derive import derive
+from sparing.search.derive import derive, searched
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
 
@@ -76,8 +76,17 @@ def test_random_networks_cost_what_the_searched_one_costs_where_it_is_trained(
     for row in rows:
         assert row["predicted_ms"] == here.of(row["pattern"])
         assert row["predicted_ms"] == pytest.approx(here.of("xffffffx"), abs=0.5)
-    _, note = record["notes"]
+    _, twin, note = record["notes"]
+    assert twin == "interleaved: the same network as baseline."
     assert note.startswith(f"{len(rows)} of 60 random networks")
+
+
+def test_a_rule_of_thumb_that_is_missing_is_explained(tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "search", "xfff", "model.pattern=ffff")
+    networks = list_networks([folder], COSTS, 0)
+    assert "par" not in {network.name for network in networks}
+    notes = _notes(networks, searched(folder), 0)
+    assert notes == ["par: needs 5 blocks, there are 4."]
 
 
 def parameters_of(variants: Sequence[Variant]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from sparing.errors import UserError
 from sparing.runs.config import from_json, to_json, with_settings
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.recipes import recipe
-from sparing.search.derive import derive, derive_pattern, share_of_baseline
+from sparing.search.derive import derive, derive_pattern, explain_pattern, share_of_baseline
 from sparing.search.run import conclude
 
 
@@ -44,6 +44,30 @@ def test_a_budget_is_kept_even_where_the_choices_exceed_it(tmp_path: Path) -> No
     pattern = derive_pattern(folder)
     assert len(pattern) < 4
     assert share_of_baseline(folder.config().model, pattern) <= 0.5
+
+
+TOO_DEAR = (
+    "the favourites cost 150% of the baseline, more than the budget of 50%; this is the likeliest "
+    "pattern that fits"
+)
+NOT_SPENT = "the favourites leave a part of the budget; it went to the next likeliest blocks"
+
+
+@pytest.mark.parametrize(
+    ("favourites", "budget", "why"),
+    [("xxxx", "0.5", TOO_DEAR), ("xiii", "0.9", NOT_SPENT), ("xfxf", "1.0", None)],
+)
+def test_blocks_are_named_and_other_choices_than_the_favourites_explained(
+    favourites: str, budget: str, why: str | None, tmp_path: Path
+) -> None:
+    costs = ["model.search.costs=3,1,0", f"model.search.budget={budget}"]
+    folder = searched_run(tmp_path / "run", favourites, *costs)
+    pattern = derive_pattern(folder)
+    found = explain_pattern(folder, pattern)
+    assert found["favourites"] == favourites
+    assert found.get("why_not_favourites") == why
+    titles = {"x": "Transformer-XL attention", "f": "feed-forward"}
+    assert found["blocks"] == {letter: titles[letter] for letter in dict.fromkeys(pattern)}
 
 
 def test_the_pattern_goes_into_another_recipe(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def bench_cutoffs(
     """
     if turns < 1 or most < 1:
         raise UserError("turns and clusters must be at least 1")
+    if most >= len(counts):
+        raise UserError(f"clusters must be fewer than the {pluralize(len(counts), 'word')}")
     found = {}
     for clusters in range(1, most + 1):
         config = CutoffConfig(clusters=clusters, dim=dim, align=1)

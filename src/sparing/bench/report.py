@@ -12,6 +12,7 @@ import torch
 from sparing.data.vocab import ONE_BYTE
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.files import add_path_to_errors
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.provenance import provenance
 
@@ -49,11 +50,15 @@ def cpu_name() -> str:
 
 def check_out_file(path: Path | None) -> None:
     """Refuse a file that cannot be appended to before anything is measured."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+    if path is None:
+        return
+    # A named pipe would wait for a reader.
+    special = path.exists() and not path.is_file()
+    if special or not path.absolute().parent.is_dir():
         raise UserError(f"{path} cannot be written to; name a file in an existing folder")
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     """Append a record as one JSON line."""
-    with open(path, "a", encoding="utf-8") as file:
+    with add_path_to_errors(path), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")

@@ -31,6 +31,7 @@ from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
 from sparing.search.run import bench_cost
+from sparing.terminal import print_line
 from sparing.units import pluralize
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app = typer.Typer(
 DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
 
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")]
 SizeOption = Annotated[
     Size, typer.Option("--size", help="small, full, or auto: small on a CPU, full on a GPU.")
 ]
@@ -69,10 +71,10 @@ class BenchRequest(NamedTuple):
 
 @app.command()
 def train(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
+    name: Recipe = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
-    steps: Annotated[int, typer.Option(help="Steps to evaluate_case.")] = 12,
+    steps: Annotated[int, typer.Option(help="Steps to measure.")] = 12,
     thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
@@ -85,7 +87,9 @@ def train(
 
 @app.command()
 def generate(
-    name: Annotated[str, typer.Argument(metavar="RECIPE-or-RUN")] = DEFAULT,
+    name: Annotated[
+        str, typer.Argument(metavar="RECIPE-or-RUN", help="Recipe or run folder.")
+    ] = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
     length: Annotated[int, typer.Option(help="Tokens decoded in one measured block.")] = 100,
@@ -118,13 +122,13 @@ def generate(
 
 @app.command()
 def evaluate(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_transformer_xl",
+    name: Recipe = "enwik8_transformer_xl",
     settings: Settings = None,
     size: SizeOption = "auto",
     memory: Annotated[int, typer.Option(min=0, help="Positions of memory.")] = 2048,
     segment: Annotated[int, typer.Option(help="Tokens read at a time.")] = 64,
     batch: Annotated[int, typer.Option(help="Streams read in parallel.")] = 1,
-    rounds: Annotated[int, typer.Option(help="Segments to evaluate_case.")] = 9,
+    rounds: Annotated[int, typer.Option(help="Segments to measure.")] = 9,
     thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
@@ -143,7 +147,7 @@ def evaluate(
 
 @app.command()
 def span(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "enwik8_adaptive_span_small",
+    name: Recipe = "enwik8_adaptive_span_small",
     settings: Settings = None,
     size: SizeOption = "auto",
     limits: Annotated[
@@ -192,7 +196,7 @@ def cutoffs(
 
 @app.command()
 def cost(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = "toy_par_search",
+    name: Recipe = "toy_par_search",
     settings: Settings = None,
     size: SizeOption = "auto",
     stacks: Annotated[int, typer.Option(help="Random stacks to check the sum of costs on.")] = 20,
@@ -208,7 +212,7 @@ def cost(
 
 @app.command()
 def distributed(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
+    name: Recipe = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
     steps: Annotated[int, typer.Option(help="Steps of each kind to time.")] = 12,
@@ -230,7 +234,7 @@ def distributed(
 
 @app.command()
 def profile(
-    name: Annotated[str, typer.Argument(metavar="RECIPE")] = DEFAULT,
+    name: Recipe = DEFAULT,
     settings: Settings = None,
     size: SizeOption = "auto",
     steps: Annotated[int, typer.Option(help="Steps to time and to profile.")] = 5,
@@ -279,10 +283,10 @@ def _print_record(record: dict[str, Any], out: Path | None, *, as_json: bool) ->
     if as_json:
         print_report(record, as_json=True)
         return
-    lines = {name: value for name, value in record.items() if value is not None}
-    for row in lines.pop("work", []):
-        typer.echo(f"{row['ms']:10.3f} ms {row['calls']:8,.0f} x  {row['what']}")
-    for found in lines.pop("positions", []):
+    lines = dict(record)
+    for row in lines.pop("work", None) or []:
+        print_line(f"{row['ms']:10.3f} ms {row['calls']:8,.0f} x  {row['what']}")
+    for found in lines.pop("positions", None) or []:
         figures = {name: value for name, value in found.items() if name != "position"}
         lines[f"at {found['position']:,}"] = figures
     print_report(lines, as_json=False)

@@ -9,8 +9,11 @@ import typer
 from sparing.cli.options import (
     Device,
     Json,
+    Markdown,
     Settings,
     Source,
+    check_conflicting_options,
+    given_options,
     parse_out_path,
     print_message,
     print_table,
@@ -28,6 +31,7 @@ from sparing.runs.train import TrainOptions
 
 
 def compare(
+    call: typer.Context,
     name: Annotated[
         str,
         typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
@@ -61,12 +65,14 @@ def compare(
     source: Source = None,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    markdown: Markdown = False,
     as_json: Json = False,
 ) -> int:
     """Train a recipe as it is and as each variant; print a table, best first, and draw curves.
 
     Finished trials are kept: repeat the command to continue where it stopped.
     """
+    check_conflicting_options(given_options(call), {"--json": ("--markdown",)})
     if minutes is not None and steps is not None:
         raise UserError("--minutes and --steps exclude each other")
     budget = [] if steps is None else [f"train.steps={steps}"]
@@ -77,7 +83,7 @@ def compare(
     signal, record = experiment.run()
     if signal:
         return report_stop(signal)
-    print_table(record, experiment.layout, as_json=as_json)
+    print_table(record, experiment.layout, as_json=as_json, markdown=markdown)
     _draw(experiment.finished_trials(), out, "minutes" if base.train.minutes else "steps")
     return int(any(row["status"] == FAILED for row in record["rows"]))
 

@@ -1,6 +1,5 @@
 """`sparing data`: list, download, verify and tokenize corpora."""
 
-import json
 import time
 from itertools import pairwise
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from sparing.data.tokens import DataConfig, Tokens, tokens_folder
 from sparing.data.tokens import prepare as prepare_tokens
 from sparing.data.vocab import VocabKind
 from sparing.errors import unknown_name
+from sparing.terminal import print_json, print_line
 
 app = typer.Typer(
     help="Corpora: list, get, prepare; cut-offs of an adaptive softmax.", no_args_is_help=True
@@ -31,7 +31,7 @@ def list_corpora(as_json: Json = False) -> None:
     """List the known corpora."""
     known = {name: corpus.description for name, corpus in CORPORA.items()}
     if as_json:
-        typer.echo(json.dumps(known))
+        print_json(known)
     else:
         print_report(known, as_json=False)
 
@@ -71,7 +71,7 @@ def prepare(
         check_source(corpus, source)
         if CORPORA[corpus].checksums and (folder := tokens_folder(config)).exists():
             again = f"--from {source} is not read; remove that folder to tokenize again"
-            typer.echo(f"{corpus} is already tokenized in {folder}: {again}", err=True)
+            print_line(f"{corpus} is already tokenized in {folder}: {again}", err=True)
     print_report(_report(prepare_tokens(config, source, max_bytes=max_bytes)), as_json=as_json)
 
 

@@ -1,6 +1,5 @@
 """`sparing evaluate`: the exact bits per byte of a run."""
 
-import json
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from sparing.launch import current_launch
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
 from sparing.runs.folder import RunFolder, open_run, prepare_for_run
+from sparing.terminal import print_json, print_line
 from sparing.train.distributed.init import init_world
 from sparing.train.distributed.world import WorldConfig
 
@@ -59,7 +59,7 @@ SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
 
 def evaluate(
     call: typer.Context,
-    path: Annotated[Path, typer.Argument(metavar="RUN")],
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Split to score.")] = (
         "valid"
     ),
@@ -241,9 +241,9 @@ def _sweep(case: Case, reading: Reading, lengths: Sequence[int], *, as_json: boo
         row = {"memory": length, "segment": segment, **result.to_json(), "lossless": lossless}
         rows.append(row)
         if not as_json:
-            typer.echo(
+            print_line(
                 f"memory {length:>6,}  segment {segment:>5,}"
                 f"  {result.bits_per_byte:.4f} bits per byte  {result.elapsed_s:.1f} s"
             )
     if as_json:
-        typer.echo(json.dumps({"memory": rows}))
+        print_json({"memory": rows})

@@ -1,13 +1,12 @@
 """`sparing generate`: generate text with a trained run."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, print_text
+from sparing.cli.options import CheckpointName, Device, Json
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
@@ -15,6 +14,7 @@ from sparing.generate.text import complete, stream_text
 from sparing.inputs import read_input
 from sparing.runs.bundled import OPENING, run_or_bundled
 from sparing.runs.folder import load_model
+from sparing.terminal import print_json, print_line, print_text
 
 
 def generate(
@@ -47,7 +47,9 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Generate text after a prompt."""
-    prompts = _prompts(prompt or [], prompt_file) or [b"" if path else OPENING]
+    prompts = _prompts(prompt or [], prompt_file)
+    opened = not prompts and path is None
+    prompts = prompts or [OPENING if opened else b""]
     sampling = SamplingConfig(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
     )
@@ -57,7 +59,7 @@ def generate(
     if len(prompts) == 1 and not as_json:
         # Refuses a prompt that cannot be encoded before anything is printed.
         vocab.encode(prompts[0])
-        print_text(prompts[0].decode("utf-8", errors="replace"))
+        _print_prompt(prompts[0], opened=opened)
         for piece in stream_text(model, vocab, prompts[0], config, hardware):
             print_text(piece)
         print_text("\n")
@@ -72,7 +74,7 @@ def generate(
                 "finish": done.finish,
                 "elapsed_s": done.elapsed_s,
             }
-            typer.echo(json.dumps(record))
+            print_json(record)
         else:
             print_text(f"{shown}{done.text}\n{'-' * 40}\n")
 
@@ -83,3 +85,13 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
     if path is None:
         return [text.encode("utf-8", errors="surrogateescape") for text in given]
     return [read_input(path)]
+
+
+def _print_prompt(prompt: bytes, *, opened: bool) -> None:
+    """Print the prompt; one that the user did not give is set apart from what is generated."""
+    # To standard error, so that the text itself can be piped.
+    if opened:
+        print_line("--- opening, as no --prompt is given ---", err=True)
+    print_text(prompt.decode("utf-8", errors="replace"))
+    if opened:
+        print_line("\n--- generated ---", err=True)

@@ -15,7 +15,7 @@ def import_(
     layout: Annotated[
         Literal["adaptive-span"], typer.Argument(help="Program that wrote the checkpoint.")
     ],
-    file: Annotated[Path, typer.Argument(metavar="FILE.pt")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.pt", help="Checkpoint to convert.")],
     out: Annotated[
         Path | None,
         typer.Option(

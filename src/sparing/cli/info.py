@@ -1,6 +1,6 @@
 """`sparing recipes` and `sparing info`: what can be trained, and at what cost."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,16 +17,18 @@ from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
+from sparing.terminal import print_json, print_line
+from sparing.units import format_bytes, pluralize
 
 
 def recipes(as_json: Json = False) -> None:
     """List the recipes and what to expect of each."""
     if as_json:
-        typer.echo(json.dumps({name: expectation(name) for name in RECIPES}))
+        print_json({name: expectation(name) for name in RECIPES})
         return
     for name in RECIPES:
         text = expectation(name).replace("\n", "\n    ")
-        typer.echo(f"{name}\n    {text}\n")
+        print_line(f"{name}\n    {text}\n")
 
 
 def info(
@@ -42,16 +44,16 @@ def info(
         bool, typer.Option("--config", help="Also every setting and its meaning.")
     ] = False,
 ) -> None:
-    """Parameters, FLOPs per token and byte, state size, provenance."""
+    """Parameters, FLOPs per token and byte, state size; of a run, its training and results."""
     run, extra = _find(name)
     run = with_settings(run, settings or [])
     report = _costs(run) | extra
-    if full and as_json:
-        report["config"] = to_json(run)
-    print_report(report, as_json=as_json)
-    if full and not as_json:
-        for path, value, note in described(run):
-            typer.echo(f"\n{path}={_format(value)}\n    {note}")
+    if as_json:
+        print_json(report | ({"config": to_json(run)} if full else {}))
+        return
+    print_report(_card(run, report), as_json=False)
+    for path, value, note in described(run) if full else ():
+        print_line(f"\n{path}={_format(value)}\n    {note}")
 
 
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
@@ -90,3 +92,61 @@ def _costs(run: RunConfig) -> dict[str, Any]:
         **({"flops_per_byte": found.flops_per_token} if run.data.vocab in ONE_BYTE else {}),
         "state_bytes": found.state_bytes,
     }
+
+
+def _card(run: RunConfig, report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report for people: what it is, what it costs, how it was trained, how good it is."""
+    training, deployed = report["parameters"]["training"], report["parameters"]["deployed"]
+    unit = "byte" if "flops_per_byte" in report else "token"
+    more = f" ({training:,} in training)" if training != deployed else ""
+    state = format_bytes(report["state_bytes"])
+    return {
+        **{key: report[key] for key in ("run", "recipe", "about") if key in report},
+        "model": f"{run.family}, {pluralize(deployed, 'parameter')}{more}",
+        "cost": f"{report['flops_per_token']:,.0f} FLOPs per {unit}, {state} of state",
+        **_training(run, report.get("results", {}).get("training")),
+        **_origin(report.get("provenance", {})),
+        **_scores(report.get("results", {})),
+    }
+
+
+def _training(run: RunConfig, found: Any) -> dict[str, str]:
+    """Recipe, corpus and length of a training, as far as they are recorded."""
+    if not isinstance(found, Mapping):
+        return {}
+    counts = [f"{found[name]:,} {name}" for name in ("steps", "tokens") if name in found]
+    time = [_duration(found["elapsed_s"])] if "elapsed_s" in found else []
+    return {"trained": ", ".join([f"{run.recipe} on {run.data.corpus}", *counts, *time])}
+
+
+def _duration(elapsed_s: float) -> str:
+    return f"{elapsed_s:.1f} s" if elapsed_s < 60 else f"{elapsed_s / 60:.1f} minutes"
+
+
+def _origin(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Device, program and command of a training; what was not recorded is left out."""
+    facts = [found.get("device"), found.get("precision"), str(found.get("started_at", ""))[:10]]
+    commit = found.get("commit") and f"commit {found['commit']}"
+    return {
+        "on": ", ".join(str(fact) for fact in [*facts, commit] if fact) or None,
+        "seed": found.get("seed"),
+        "command": found.get("command"),
+    }
+
+
+def _scores(results: Mapping[str, Any]) -> dict[str, str]:
+    """Bits per byte of every evaluation; the best one of the training only if there are none."""
+    found = {
+        label: f"{entry['bits_per_byte']:.4f} bits per byte ({', '.join(_measured(entry))})"
+        for label, entry in results.items()
+        if isinstance(entry, Mapping) and "bits_per_byte" in entry
+    }
+    if "valid" in found:
+        found.pop("best_valid", None)
+    return {label.replace("_", " "): text for label, text in found.items()}
+
+
+def _measured(entry: Mapping[str, Any]) -> list[str]:
+    size = [pluralize(entry["bytes"], "byte")] if "bytes" in entry else []
+    weights = [f"weights {entry['weights']}"] if "weights" in entry else []
+    return [*size, *([str(entry["how"])] if "how" in entry else []), *weights]

@@ -21,10 +21,11 @@ from sparing.cli import (
     search,
     train,
 )
-from sparing.cli.messages import reword, simplify_value_names
+from sparing.cli.messages import accept_debug, reword, simplify_value_names
 from sparing.device import is_out_of_memory
 from sparing.errors import LostProcessError, UserError
 from sparing.launch import Launch, current_launch, note_refusal
+from sparing.terminal import print_line
 
 app = typer.Typer(
     name="sparing",
@@ -62,7 +63,7 @@ def options(
 ) -> None:
     """Language models that spend attention sparingly."""
     if version:
-        typer.echo(__version__)
+        print_line(__version__)
         raise typer.Exit
     if current_launch().size > 1 and call.invoked_subcommand not in DISTRIBUTED:
         raise UserError(
@@ -74,23 +75,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = typer.main.get_command(app)
+    accept_debug(command)
     simplify_value_names(command)
     try:
         status = command.main(args=words, prog_name="sparing", standalone_mode=False)
     except Exception as problem:
         if type(problem).__name__ == "NoArgsIsHelpError":
-            typer.echo(str(problem))
+            print_line(str(problem))
             return 0
         message = _message(problem)
         if "--debug" in words or message is None:
             raise
         if line := _error_line(problem, message):
-            typer.echo(line, err=True)
+            print_line(line, err=True)
         if _is_refusal(problem):
             note_refusal(f"sparing: {message}")
         return 2
     except KeyboardInterrupt:
-        typer.echo("sparing: interrupted", err=True)
+        print_line("sparing: interrupted", err=True)
         return 130
     return status if isinstance(status, int) else 0
 

@@ -1,5 +1,6 @@
 """Help texts and usage errors in plain words, in place of the library's own."""
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -7,14 +8,28 @@ from typing import Any
 
 from sparing.errors import unknown_name
 
-VALUES = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH", "Path": "PATH"}
+VALUES = {
+    "int": "N",
+    "float": "X",
+    "int range": "N",
+    "float range": "X",
+    "str": "TEXT",
+    "path": "PATH",
+    "Path": "PATH",
+}
 """Names of option values in help texts, by the library's name of their type."""
-TYPE = re.compile(r"<(?:list\[)?((?:int|float|str|path|Path)(?:,\w+)*)\]?>(?:\.\.\.)?")
+TYPE = re.compile(
+    r"<(?:list\[)?((?:int range|float range|int|float|str|path|Path)(?:,\w+)*)\]?>(?:\.\.\.)?"
+)
+
+RENAMED = {"--try": "--variant"}
+"""Options by the names they had in earlier versions."""
 
 SENTENCES = (
     (r"Invalid value for '(\S+)': .*valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(\S+)': .*valid number.*", r"\1 takes a number"),
     (r"Invalid value for '(\S+)': .*valid float.*", r"\1 takes a number"),
+    (r"Invalid value for '(\S+)': .*greater than or equal to (\S+)", r"\1 must be at least \2"),
     (r"No such option:? '?([^\s']+?)'?\.?", r"unknown option '\1'; see --help"),
     (r"Missing (?:argument|option) '(.+?)'.*", r"\1 is missing; see --help"),
     (r"Option '(\S+)' requires an argument\.", r"\1 needs a value"),
@@ -23,14 +38,17 @@ SENTENCES = (
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"too many arguments: \1"),
 )  # fmt: skip
 CHOICE = re.compile(r"Invalid value for '(\S+)': .*'(.*)' is not one of (.+?)\.?")
+UNKNOWN_OPTION = re.compile(r"No such option:? '?([^\s']+)")
 OPTION = re.compile(r"No such option: (\S+).*(?:Did you mean|Possible options:) (.+?)[?)]")
-COMMAND = re.compile(r"No such command '(.+?)'\..*")
+COMMAND = re.compile(r"No such command '(.*?)'\..*")
 
 
 def reword(complaint: str, commands: Iterable[str]) -> str:
     """Translate a usage error of the library; one we do not know is returned unchanged."""
     if found := CHOICE.fullmatch(complaint):
         return str(unknown_name(found[1], found[2], re.findall(r"'(.+?)'", found[3])))
+    if (found := UNKNOWN_OPTION.match(complaint)) and found[1] in RENAMED:
+        return f"{found[1]} is now called {RENAMED[found[1]]}"
     if found := OPTION.fullmatch(complaint):
         return str(unknown_name("option", found[1], found[2].split(", ")))
     if found := COMMAND.fullmatch(complaint):
@@ -39,6 +57,15 @@ def reword(complaint: str, commands: Iterable[str]) -> str:
         if found := re.fullmatch(pattern, complaint):
             return found.expand(ours)
     return complaint
+
+
+def accept_debug(command: Any) -> None:
+    """Let every subcommand take --debug too; `main` looks for it in the command line itself."""
+    (debug,) = [copy.copy(option) for option in command.params if option.name == "debug"]
+    debug.expose_value = False
+    for each in _walk_commands(command):
+        if each is not command:
+            each.params.append(debug)
 
 
 def simplify_value_names(command: Any) -> None:

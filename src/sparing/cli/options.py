@@ -1,8 +1,6 @@
 """Options and output shared by the commands."""
 
-import json
 import shlex
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
@@ -12,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from sparing.errors import UserError
-from sparing.runs.table import Layout
+from sparing.runs.layout import Layout
+from sparing.terminal import columns, print_json, print_line
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a table for a document.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting.")
@@ -26,12 +26,8 @@ CheckpointName = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="NAME", help="last, previous or best (best by default)."),
 ]
-CONTROLS = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
-}
-"""Control characters (C0, DEL and C1), which could move the cursor or change colours."""
 WIDTH = 100
-"""Columns of a printed report."""
+"""Most columns of a printed report; a narrower terminal has fewer."""
 GLUE = "\N{NO-BREAK SPACE}"
 """Joins words that must stay on one line, such as a name and its value."""
 
@@ -46,40 +42,39 @@ def parse_out_path(text: str) -> Path:
 def print_report(data: dict[str, Any], *, as_json: bool) -> None:
     """Print a report: JSON for programs, aligned lines for people."""
     if as_json:
-        typer.echo(json.dumps(data))
+        print_json(data)
         return
-    width = max(len(name) for name in data)
+    data = _for_people(data)
+    indent = max(map(len, data), default=0) + 2
+    width = min(WIDTH, columns() or WIDTH) - indent
     for name, value in data.items():
-        for at, line in enumerate(_lines(value, WIDTH - width - 2)):
-            typer.echo(f"{'' if at else name:<{width}}  {line}")
+        for at, line in enumerate(_lines(value, max(width, indent))):
+            print_line(f"{'' if at else name:<{indent}}{line}")
 
 
-def print_table(record: Mapping[str, Any], layout: Layout, *, as_json: bool) -> None:
-    """Print a record of rows and notes: JSON for programs, an aligned table for people."""
-    text = json.dumps(record) if as_json else layout.text(record["rows"], record["notes"])
-    typer.echo(text)
+def print_table(
+    record: Mapping[str, Any], layout: Layout, *, as_json: bool, markdown: bool
+) -> None:
+    """Print a record of rows and notes: JSON, a table for a document, or one for the terminal."""
+    rows, notes = record["rows"], record.get("notes", ())
+    if as_json:
+        print_json(record)
+    elif markdown:
+        print_line(layout.markdown(rows, notes).rstrip())
+    else:
+        print_line(layout.text(rows, notes, columns()))
 
 
 def print_message(line: str) -> None:
     """Print a line to standard error; a closed terminal must not stop the work."""
     with suppress(OSError):
-        typer.echo(line, err=True)
+        print_line(line, err=True)
 
 
 def report_stop(signal: int) -> int:
     """Report that a signal stopped a command that can be continued; return its exit status."""
     print_message("stopped; run the same command again to continue")
     return 128 + signal
-
-
-def print_text(text: str) -> None:
-    """Print text of a model or a user; on a terminal, control characters are escaped."""
-    if sys.stdout.isatty():
-        text = text.translate(CONTROLS)
-    # A character that the terminal cannot show must not raise an error.
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
-    sys.stdout.flush()
 
 
 def given_options(call: typer.Context) -> set[str]:
@@ -105,6 +100,17 @@ def check_conflicting_options(options: Set[str], conflicts: Mapping[str, Sequenc
         ignored = [other for other in others if other in options]
         if option in options and ignored:
             raise UserError(f"{option} ignores {' or '.join(ignored)}; leave one of them out")
+
+
+def _for_people(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is unset. A seed is a name, not a count, so its digits are not grouped."""
+    return {
+        name: _for_people(value)
+        if isinstance(value, Mapping)
+        else (str(value) if name == "seed" else value)
+        for name, value in data.items()
+        if value is not None
+    }
 
 
 def _lines(value: Any, width: int) -> list[str]:

@@ -1,6 +1,5 @@
 """`sparing plot`: figures of runs."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from sparing.plot.race import draw_race
 from sparing.plot.series import XAxis, origin, read_journals, short_names
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
+from sparing.terminal import print_json, print_line
 
 What = Literal["curves", "focus", "context", "spans", "pi", "race"]
 QUERIES = 128
@@ -75,7 +75,7 @@ class PlotOptions:
 
 def plot(
     call: typer.Context,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     what: Annotated[
         What,
         typer.Option(
@@ -232,7 +232,7 @@ def _valid(folder: RunFolder, source: Path | None) -> Split:
 
 def _report(written: Sequence[Path], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"files": [str(path) for path in written]}))
+        print_json({"files": [str(path) for path in written]})
         return
     for path in written:
-        typer.echo(path)
+        print_line(str(path))

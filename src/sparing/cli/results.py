@@ -1,20 +1,28 @@
 """`sparing results`: the results of many runs in one table."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sparing.cli.options import Json, check_conflicting_options, given_options
+from sparing.cli.options import (
+    Json,
+    Markdown,
+    check_conflicting_options,
+    given_options,
+    print_table,
+)
 from sparing.errors import UserError
 from sparing.runs.table import RESULTS, read_rows
+from sparing.terminal import print_line
 
 
 def results(
     call: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER")] = Path("results"),
-    markdown: Annotated[bool, typer.Option("--markdown", help="A table for a document.")] = False,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder that holds runs, at any depth.")
+    ] = Path("results"),
+    markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
     """Print one table of all runs below FOLDER; seeds (NAME/seedN or NAME-seedN) share a row.
@@ -25,10 +33,9 @@ def results(
     found, problems = read_rows(folder)
     rows = [row.to_json() for row in found]
     for problem in problems:
-        typer.echo(f"sparing: {problem}", err=True)
-    if as_json:
-        typer.echo(json.dumps({"rows": rows, "left_out": problems}))
-    elif rows:
-        typer.echo(RESULTS.markdown(rows).rstrip() if markdown else RESULTS.text(rows))
+        print_line(f"sparing: {problem}", err=True)
+    if rows or as_json:
+        record = {"rows": rows, "left_out": problems}
+        print_table(record, RESULTS, as_json=as_json, markdown=markdown)
     if not rows:
         raise UserError(f"none of the runs below {folder} can be read")

@@ -1,18 +1,18 @@
 """`sparing score`: log-probabilities of sentences."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json, print_text
+from sparing.cli.options import CheckpointName, Device, Json
 from sparing.errors import UserError
 from sparing.evaluate.score import TextScore, rank_texts, score_texts
 from sparing.inputs import read_input
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import is_run, load_model
+from sparing.terminal import print_json, print_line, print_text
 
 
 def score(
@@ -34,7 +34,9 @@ def score(
     per_byte: Annotated[
         bool, typer.Option("--per-byte", help="Rank by bits per byte, for unequal lengths.")
     ] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Score the file as one text.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Score the file as one text; print its name.")
+    ] = False,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
     as_json: Json = False,
@@ -50,16 +52,18 @@ def score(
         path, file = None, path
     if text and file is not None:
         raise UserError("--text cannot be combined with FILE; leave it out")
+    file = file or Path("-")
     # Opened first, so that a misspelled run does not wait for standard input.
     folder, hardware = run_or_bundled(path), device.pick(target, "float32")
-    sentences = _encode(text) if text else _read(file or Path("-"), whole=whole)
+    sentences = _encode(text) if text else _read(file, whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
     for item in rank_texts(scores, per_byte=per_byte) if ranked else scores:
         if as_json:
-            typer.echo(json.dumps(item.to_json(per_token=per_token)))
+            print_json(item.to_json(per_token=per_token))
         else:
-            _print_score(item, per_token=per_token)
+            shown = _name(file) if whole else item.text.decode("utf-8", errors="replace")
+            _print_score(item, shown, per_token=per_token)
 
 
 def _encode(texts: list[str]) -> list[bytes]:
@@ -71,16 +75,17 @@ def _read(file: Path, *, whole: bool) -> list[bytes]:
     sentences = [data] if whole else data.splitlines()
     sentences = [sentence for sentence in sentences if sentence]
     if not sentences:
-        raise UserError(
-            f"there is nothing to score in {'standard input' if str(file) == '-' else file}"
-        )
+        raise UserError(f"there is nothing to score in {_name(file)}")
     return sentences
 
 
-def _print_score(item: TextScore, *, per_token: bool) -> None:
-    text = item.text.decode("utf-8", errors="replace")
+def _name(file: Path) -> str:
+    return "standard input" if str(file) == "-" else str(file)
+
+
+def _print_score(item: TextScore, text: str, *, per_token: bool) -> None:
     print_text(f"{-item.loss_nats:12.3f} nats  {item.bits_per_byte:7.4f} bits/byte  {text}\n")
     if per_token:
         for token, nats in item.per_token:
             shown = repr(token.decode("utf-8", errors="backslashreplace"))
-            typer.echo(f"    {nats:8.4f} nats  {shown}")
+            print_line(f"    {nats:8.4f} nats  {shown}")

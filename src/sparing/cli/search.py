@@ -9,8 +9,11 @@ from sparing import files
 from sparing.cli.options import (
     Device,
     Json,
+    Markdown,
     Settings,
     Source,
+    check_conflicting_options,
+    given_options,
     parse_out_path,
     print_message,
     print_report,
@@ -27,8 +30,10 @@ from sparing.search.board import BOARD, BoardOptions
 from sparing.search.board import board as make_board
 from sparing.search.cost import Currency, Regime
 from sparing.search.derive import derive as derive_run
+from sparing.search.derive import explain_pattern
 from sparing.search.run import Budget
 from sparing.search.run import search as search_run
+from sparing.terminal import print_line
 
 Minutes = Annotated[float | None, typer.Option(help="Train this long, annealed to the end of it.")]
 Corpus = Annotated[
@@ -74,14 +79,14 @@ def search(
     limit = None if budget is None else Budget(share=budget, currency=currency, regime=regime)
     signal, found = search_run(run, path, options, limit)
     if signal:
-        typer.echo(f"stopped; continue with: sparing search --resume --out {path}", err=True)
+        print_line(f"stopped; continue with: sparing search --resume --out {path}", err=True)
         return 128 + signal
     print_report({"run": str(path), **found}, as_json=as_json)
     return 0
 
 
 def derive(
-    run: Annotated[Path, typer.Argument(metavar="RUN")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished search.")],
     into: Into = None,
     out: Annotated[
         Path | None,
@@ -99,15 +104,19 @@ def derive(
     as_json: Json = False,
 ) -> None:
     """Write the network a search found, as a recipe for `sparing train`."""
-    found = derive_run(open_run(run), None if into is None else load_recipe(into), checkpoint)
+    folder = open_run(run)
+    found = derive_run(folder, None if into is None else load_recipe(into), checkpoint)
     path = out or run / "recipe.json"
     if path.suffix != ".json":
         raise UserError(f"{path}: a recipe's file name must end in .json")
+    pattern = found.model.pattern
+    about = explain_pattern(folder, pattern, checkpoint)
     files.write_json(path, to_json(found))
-    print_report({"pattern": found.model.pattern, "recipe": str(path)}, as_json=as_json)
+    print_report({"pattern": pattern, **about, "recipe": str(path)}, as_json=as_json)
 
 
 def board(
+    call: typer.Context,
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished searches.")],
     out: Annotated[
         Path,
@@ -128,12 +137,14 @@ def board(
     source: Source = None,
     device: Device = "auto",
     quiet: Quiet = False,
+    markdown: Markdown = False,
     as_json: Json = False,
 ) -> int:
     """Retrain searched networks beside rules of thumb and random ones; a table and a picture.
 
     Finished trials are kept: repeat the command to continue where it stopped.
     """
+    check_conflicting_options(given_options(call), {"--json": ("--markdown",)})
     base = derive_run(open_run(runs[0])) if into is None else load_recipe(into)
     base = apply_settings(base, settings or [], minutes, None)
     train = TrainOptions(device=device, source=source, progress=not quiet)
@@ -143,5 +154,5 @@ def board(
     signal, record = make_board(runs, base, out, options)
     if signal:
         return report_stop(signal)
-    print_table(record, BOARD, as_json=as_json)
+    print_table(record, BOARD, as_json=as_json, markdown=markdown)
     return int(any(row["status"] == FAILED for row in record["rows"]))

@@ -14,6 +14,7 @@ from sparing.data.text import Text, split_blocks
 from sparing.errors import UserError
 from sparing.files import add_path_to_errors, expand_home
 from sparing.inputs import open_regular
+from sparing.terminal import escape_line
 from sparing.units import format_bytes, pluralize
 
 
@@ -151,7 +152,8 @@ def bytes_bar(what: str, total: int | None, *, shown: bool) -> "tqdm[Any]":
     """A progress bar that counts bytes."""
     # With None, tqdm prints only to a terminal.
     disable = None if shown else True
-    return tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=disable, leave=False)
+    desc = escape_line(what)
+    return tqdm(total=total, desc=desc, unit="B", unit_scale=True, disable=disable, leave=False)
 
 
 def open_text(path: Path) -> TextFile:

@@ -7,7 +7,7 @@ from sparing.experiments.engine import Experiment, ExperimentOptions
 from sparing.experiments.leaderboard import half_range_cell, parameters_cell, valid_cell
 from sparing.experiments.variants import read_variants
 from sparing.runs.config import RunConfig
-from sparing.runs.table import Layout, format_number
+from sparing.runs.layout import Layout, format_number
 
 COMPARISON = Layout(
     columns={

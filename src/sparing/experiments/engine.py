@@ -17,7 +17,7 @@ from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_other_settings
-from sparing.runs.table import Layout
+from sparing.runs.layout import Layout
 from sparing.runs.train import TrainOptions, check_run
 from sparing.units import pluralize
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparing.runs.layout import NOTHING, format_number
 from sparing.runs.results import RunSummary, SplitResult, half_range, mean
-from sparing.runs.table import NOTHING, format_number
 
 MEANS = ("bytes_read", "bytes_per_s", "elapsed_s")
 

@@ -28,11 +28,11 @@ class SamplingConfig:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise UserError(f"temperature must be 0 or more, not {self.temperature}")
         if self.top_k < 0:
-            raise UserError(f"top_k must be 0 (off) or more, not {self.top_k}")
+            raise UserError(f"top-k must be 0 (off) or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+            raise UserError(f"top-p must be above 0 and at most 1, not {self.top_p}")
         if not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p must be between 0 and 1, not {self.min_p}")
+            raise UserError(f"min-p must be between 0 and 1, not {self.min_p}")
         if self.seed < 0:
             raise UserError(f"seed must be 0 or more, not {self.seed}")
 

@@ -1,8 +1,8 @@
-"""Tables of results: aligned text, Markdown, and the table of all runs below a folder."""
+"""The table of all runs below a folder."""
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,62 +10,8 @@ from typing import Any
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.runs.folder import RunFolder, is_run
+from sparing.runs.layout import NOTHING, Layout, format_number
 from sparing.runs.results import RunSummary, SplitResult, half_range, mean, summarize
-
-NOTHING = "-"
-"""A cell without a value."""
-
-Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
-"""Heads of a table, and how a row's cell below each is written."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """How rows of one kind become a table."""
-
-    columns: Columns
-    left: Collection[str] = ()
-    """Columns aligned to the left; numbers are aligned to the right."""
-    code: Collection[str] = ()
-    """Columns set as code in Markdown."""
-
-    def text(self, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
-        """Aligned columns for the terminal, with notes below."""
-        lines = self._lines(rows)
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = [
-            [
-                cell.ljust(width) if head in self.left else cell.rjust(width)
-                for head, cell, width in zip(self.columns, line, widths, strict=True)
-            ]
-            for line in lines
-        ]
-        table = "\n".join("  ".join(line).rstrip() for line in aligned)
-        return "\n".join([table, *(f"\n{note}" for note in notes)])
-
-    def markdown(self, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
-        """A table for a document, with notes below."""
-        heads, *lines = [[cell.replace("|", r"\|") for cell in line] for line in self._lines(rows)]
-        rule = ["---" if head in self.left else "---:" for head in self.columns]
-        cells = [
-            [
-                f"`{cell}`" if head in self.code else cell
-                for head, cell in zip(self.columns, line, strict=True)
-            ]
-            for line in lines
-        ]
-        table = [f"| {' | '.join(line)} |" for line in [heads, rule, *cells]]
-        return "\n".join([*table, *(f"\n{note}" for note in notes)]) + "\n"
-
-    def _lines(self, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-        cells = self.columns.values()
-        return [list(self.columns), *([cell(row) for cell in cells] for row in rows)]
-
-
-def format_number(value: float | None, spec: str, unit: float = 1) -> str:
-    """A cell with a number counted in `unit`s."""
-    return NOTHING if value is None else format(value / unit, spec)
-
 
 SEED = re.compile(r"(?:(?P<name>.*)-)?seed\d+")
 """Names of folders that differ in nothing but the seed: NAME/seedN or NAME-seedN."""

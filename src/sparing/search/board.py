@@ -31,13 +31,15 @@ from sparing.plot.search import Point, draw_pareto
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, open_run
+from sparing.runs.layout import Layout, format_number
 from sparing.runs.provenance import provenance
-from sparing.runs.table import Layout, format_number
 from sparing.runs.train import TrainOptions
 from sparing.search.cost import REGIMES, Prices, as_stack, prices, timed_patterns
 from sparing.search.derive import derive, searched, stack_run
 
 RANDOM = "random, equal cost"
+LEAST_DEPTH = {"par": 5, "sandwich": 4}
+"""Blocks that a rule of thumb needs."""
 DRAWS = 50
 """Attempts at random networks that are not on the board yet."""
 BOARD = Layout(
@@ -109,7 +111,7 @@ def board(
     experiment = Experiment(variants, out / "board.json", BOARD, shared)
     experiment.supplement = Supplement(
         facts=_facts(run, networks, costs, hardware, baseline=searched(folders[0]).letters),
-        notes=_notes(networks, options.random_networks),
+        notes=_notes(networks, searched(folders[0]), options.random_networks),
         about=provenance(hardware, run.train.seed),
     )
     # The trials run in other processes, which may need all of the device's memory.
@@ -170,11 +172,23 @@ def _letters(searches: Sequence[RunFolder]) -> str:
     )
 
 
-def _notes(networks: Sequence[Network], wanted: int) -> list[str]:
-    found = sum(network.kind == RANDOM for network in networks)
-    if found == wanted:
-        return []
-    return [f"{found} of {wanted} random networks: {DRAWS} draws gave no others of that cost."]
+def _notes(networks: Sequence[Network], c: SupernetConfig, wanted: int) -> list[str]:
+    """Why a rule of thumb or a random network is not on the board."""
+    names = {network.pattern: network.name for network in networks}
+    depth, found = len(c.letters), sum(network.kind == RANDOM for network in networks)
+    twins = [rule for rule in _rules(c) if rule.name not in names.values()]
+    short = {name: least for name, least in LEAST_DEPTH.items() if depth < least}
+    return [
+        *(f"{rule.name}: the same network as {names[rule.pattern]}." for rule in twins),
+        *(f"{name}: needs {least} blocks, there are {depth}." for name, least in short.items()),
+        *(
+            []
+            if found == wanted
+            else [
+                f"{found} of {wanted} random networks: {DRAWS} draws gave no others of that cost."
+            ]
+        ),
+    ]
 
 
 def _rules(c: SupernetConfig) -> list[Network]:
@@ -185,9 +199,9 @@ def _rules(c: SupernetConfig) -> list[Network]:
     if attention is None or dense is None:
         return found
     found.append(Network("interleaved", "rule", interleaved(depth, attention, dense)))
-    if depth >= 5:
+    if depth >= LEAST_DEPTH["par"]:
         found.append(Network("par", "rule", par(depth, 5, attention, dense)))
-    if depth >= 4:
+    if depth >= LEAST_DEPTH["sandwich"]:
         ends = max(1, depth // 6)
         # Pairs alone would leave a network of odd depth one block short.
         pattern = sandwich(depth // 2, ends, attention, dense) + dense * (depth % 2)

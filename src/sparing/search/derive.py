@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.stack.config import StackConfig
+from sparing.models.stack.config import BLOCKS, StackConfig
 from sparing.models.stack.patterns import (
     IDENTITY,
     LogProbs,
@@ -49,6 +49,25 @@ def derive_pattern(folder: RunFolder, name: str = "last") -> str:
     if not kept:
         raise UserError(f"the search in {folder.path} ended with identities alone; search longer")
     return kept
+
+
+def explain_pattern(folder: RunFolder, pattern: str, name: str = "last") -> dict[str, Any]:
+    """Name the blocks of a derived pattern, and say why it is not the favourites of the slots."""
+    c, log_probs = searched(folder), _log_probs(folder, name)
+    favourites = likeliest_pattern(log_probs, {})
+    found: dict[str, Any] = {
+        "blocks": {letter: BLOCKS[letter].title for letter in dict.fromkeys(pattern)},
+        "favourites": favourites,
+    }
+    if c.search.budget is None or favourites.replace(IDENTITY, "") == pattern:
+        return found
+    share = share_of_baseline(c, favourites) or 0.0
+    if share > c.search.budget:
+        why = f"the favourites cost {share:.0%} of the baseline, more than the budget of "
+        why += f"{c.search.budget:.0%}; this is the likeliest pattern that fits"
+    else:
+        why = "the favourites leave a part of the budget; it went to the next likeliest blocks"
+    return {**found, "why_not_favourites": why}
 
 
 def _log_probs(folder: RunFolder, name: str) -> LogProbs:

@@ -28,7 +28,13 @@ from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.train import TrainOptions, check_trainable, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, cost_table, prices
-from sparing.search.derive import derive, searched, share_of_baseline, supernet_run
+from sparing.search.derive import (
+    derive,
+    explain_pattern,
+    searched,
+    share_of_baseline,
+    supernet_run,
+)
 from sparing.train import journal
 
 NAME = "search.log"
@@ -158,6 +164,7 @@ def conclude(folder: RunFolder) -> dict[str, Any]:
     folder.write(RECIPE, to_json(derived))
     pattern = derived.model.pattern
     found: dict[str, Any] = {"pattern": pattern, "recipe": str(folder.path / f"{RECIPE}.json")}
+    found |= explain_pattern(folder, pattern)
     if (share := share_of_baseline(c, pattern)) is not None:
         found["cost"] = share
     if folder.metrics.exists():

@@ -8,6 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from sparing.terminal import escape, print_line
+
 LOG_EVERY_S = 10.0
 """Time between two lines where the output is not a terminal."""
 
@@ -45,10 +47,9 @@ class ProgressBar:
             return
         with self._until_closed():
             if self._bar is not None:
-                self._bar.write(text, file=sys.stderr)
+                self._bar.write(escape(text), file=sys.stderr)
             else:
-                sys.stderr.write(text + "\n")
-                sys.stderr.flush()
+                print_line(text, err=True)
 
     def close(self) -> None:
         """Leave the bar as it is."""
