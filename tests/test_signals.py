@@ -61,7 +61,7 @@ def test_a_signal_is_answered_while_the_main_thread_is_in_a_long_call() -> None:
 
     def answer(number: int) -> None:
         answered.append(number)
-        assert not handled
+        # Without an answer the call would never end.
         end()
 
     with (

@@ -214,7 +214,10 @@ def test_validation_losses_of_an_averaging_optimizer_are_saved(tmp_path: Path) -
 def test_a_signal_ends_the_run_with_a_checkpoint(number: int, tmp_path: Path) -> None:
     shelf, training = Shelf(), toy_training()
     hooks = interrupt_at(training, callbacks(tmp_path, shelf), 4, number)
+    # These tests themselves may run under nohup.
+    before = signal.signal(number, signal.SIG_DFL)
     assert fit(training, budget(steps=50), PLAIN, hooks) == number
+    signal.signal(number, before)
     assert shelf.kept["last"].cursor["step"] == 4
     assert not entries(tmp_path, "valid")
 
