@@ -28,7 +28,7 @@ def unknown_setting(path: str, known: Iterable[str]) -> UserError:
     """Return an error for a setting that does not exist, with those of a similar last name."""
     choices = sorted(known)
     lasts = {_last_name(choice) for choice in choices}
-    near = get_close_matches(_last_name(path), sorted(lasts), n=1, cutoff=0.7)
+    near = get_close_matches(_last_name(path), sorted(lasts), n=1, cutoff=0.6)
     meant = [choice for choice in choices if _last_name(choice) in near]
     if not meant:
         return UserError(f"unknown setting {path!r}; `sparing info RECIPE --config` lists them")
