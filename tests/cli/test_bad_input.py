@@ -48,7 +48,7 @@ def refused(said: Said, *words: str) -> None:
                 "--set",
                 f"data.vocab_size={10**11}",
             ],
-            ["data.vocab_size", "below 2^31"],
+            ["data.vocab_size must be"],
         ),
         (["train", "--resume"], ["--out"]),
         (["train", "--resume", "--out", "nowhere"], ["nowhere"]),
