@@ -126,6 +126,7 @@ def search(
     """Search into `path`: the signal that ended it early or 0, and what was found."""
     run = supernet_run(run)
     check_trainable(run)
+    _check_outputs(path)
     hardware = device.pick(options.device, run.train.precision)
     if budget is not None and not options.resume:
         # The softmax is part of the cost, and its width depends on the text.
@@ -142,6 +143,13 @@ def search(
         if not signal:
             raise
         return signal, {}
+
+
+def _check_outputs(path: Path) -> None:
+    """Refuse folders in the place of files that are written only after hours of search."""
+    for name in (NAME, f"{RECIPE}.json"):
+        if (path / name).is_dir():
+            raise UserError(f"{path / name} is a folder; remove it, or change --out")
 
 
 def bench_cost(run: RunConfig, hardware: Hardware, stacks: int) -> dict[str, Any]:
