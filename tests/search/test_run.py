@@ -42,6 +42,23 @@ def test_it_lists_settings_losses_and_preferences(tmp_path: Path) -> None:
     assert (folder.path / "search.log").read_text().splitlines() == said
 
 
+@pytest.mark.parametrize("entry", [TRAIN | {"tau": "warm"}, VALID | {"bits_per_byte": [1]}])
+def test_a_garbled_journal_is_refused_by_line(entry: dict[str, object], tmp_path: Path) -> None:
+    folder = searched_run(tmp_path / "run", "xfxf")
+    folder.metrics.write_text(f"{json.dumps(EVENT)}\n{json.dumps(entry)}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl line 2 is damaged: .* must be a number"):
+        list(lines(folder))
+    folder.metrics.write_text('{"kind": "train", "step": 1}\n{"kind": "valid", "step": 2}\n')
+    assert list(lines(folder))[-1].startswith("step 2  valid  loss -  perplexity -")
+
+
+def test_a_folder_in_the_place_of_the_log_is_refused_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "search.log").mkdir()
+    with pytest.raises(UserError, match=r"search\.log is a folder"):
+        search(small_search(), tmp_path, TrainOptions())
+    assert [path.name for path in tmp_path.iterdir()] == ["search.log"]
+
+
 CPU = Hardware(torch.device("cpu"), "float32")
 
 

@@ -26,6 +26,7 @@ from sparing.plot.search import (
 from sparing.plot.series import RunJournal, read_journals
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
+from sparing.runs.table import format_number
 from sparing.runs.train import TrainOptions, check_trainable, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, cost_table, prices
 from sparing.search.derive import (
@@ -66,18 +67,24 @@ def lines(folder: RunFolder) -> Iterator[str]:
 
 def _train(entry: Mapping[str, Any]) -> str:
     nats = entry.get("nats_per_token")
-    words = [f"step {entry['step']}", f"epoch {entry['epoch']:.2f}"]
+    words = [f"step {entry['step']}", f"epoch {format_number(entry.get('epoch'), '.2f')}"]
     if nats is not None:
         words += [f"loss {nats:.4f}", f"perplexity {units.perplexity(nats, 1):.2f}"]
     names = {"tau": ".3f", "entropy": ".3f", "cost": ".3f", "price": ".4f", "lr": ".2e"}
-    words += [f"{name} {entry[name]:{form}}" for name, form in names.items() if name in entry]
+    words += [f"{x} {format_number(entry[x], form)}" for x, form in names.items() if x in entry]
     return "  ".join(words)
 
 
 def _valid(entry: Mapping[str, Any]) -> str:
+    loss, perplexity, bits = (
+        format_number(entry.get(name), form)
+        for name, form in (
+            ("nats_per_token", ".4f"), ("perplexity_per_token", ".2f"), ("bits_per_byte", ".4f"),
+        )
+    )  # fmt: skip
     return (
-        f"step {entry['step']}  valid  loss {entry['nats_per_token']:.4f}  perplexity "
-        f"{entry['perplexity_per_token']:.2f} per token  {entry['bits_per_byte']:.4f} bits per byte"
+        f"step {entry['step']}  valid  loss {loss}  perplexity {perplexity} per token  "
+        f"{bits} bits per byte"
     )
 
 

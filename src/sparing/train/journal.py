@@ -28,6 +28,11 @@ class Figures(TypedDict, total=False):
     perplexity_per_token: Figure | None
     elapsed_s: Figure | None
     peak_bytes: Figure | None
+    lr: Figure | None
+    tau: Figure | None
+    entropy: Figure | None
+    cost: Figure | None
+    price: Figure | None
 
 
 class Entry(Figures, total=False):
