@@ -61,7 +61,7 @@ def test_events_keep_their_step_and_text(make_run: MakeRun) -> None:
     assert events(journal, "steps")[2] == Event(26, 26, "went back to the weights of step 20")
 
 
-@pytest.mark.parametrize("value", [None, "much", math.nan, math.inf])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_what_is_not_a_finite_number_is_a_gap(make_run: MakeRun, value: object) -> None:
     entries = [{"kind": "train", "step": 1, "lr": value}, {"kind": "train", "step": 2, "lr": 0.5}]
     found = series(read_journals([make_run(entries=entries)])[0], "train", "lr", "steps")
