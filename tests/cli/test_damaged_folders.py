@@ -172,11 +172,12 @@ def _command(draw: random.Random, base: Path, file: Path) -> list[str]:
 
 
 def _contents(base: Path) -> dict[str, bytes | str]:
-    """Everything in the folder but locks."""
+    """Everything in the folder but locks, and the stamps of tokens, which are renewed."""
     return {
         str(path.relative_to(base)): os.readlink(path) if path.is_symlink() else path.read_bytes()
         for path in base.rglob("*")
-        if path.is_symlink() or (path.is_file() and not path.name.endswith(".lock"))
+        if path.is_symlink()
+        or (path.is_file() and not path.name.endswith((".lock", "verified.json")))
     }
 
 
