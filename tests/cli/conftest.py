@@ -47,6 +47,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("SPARING_HOME", str(folder))
     monkeypatch.delenv("SPARING_DATA", raising=False)
+    # Where it is set, tables are as wide as the terminal of whoever runs the tests.
+    monkeypatch.delenv("COLUMNS", raising=False)
     return folder
 
 

@@ -66,7 +66,6 @@ def test_debug_shows_the_traceback_before_and_after_the_command(
         ),
         (["train", "--quite"], "unknown option '--quite'; did you mean '--quiet'?"),
         (["train", "--timeout", "0"], "--timeout must be at least 1"),
-        (["compare", "--try", "x"], "--try is now called --variant"),
         (["train", "--xyzzy"], "unknown option '--xyzzy'; see --help"),
         (["evaluate"], "RUN is missing; see --help"),
         (["bench", "trian"], "unknown command 'trian'; did you mean 'train'?"),

@@ -183,7 +183,7 @@ def test_unknown_figures_and_axes_are_refused_by_the_parser(make_run: MakeRun) -
 
 def test_a_corpus_whose_vocabulary_has_changed_is_refused(make_run: MakeRun) -> None:
     run = make_run()
-    (run / "vocab.json").write_text(json.dumps({"kind": "symbols", "symbols": [10, 97]}))
+    (run / "vocab.json").write_text(json.dumps({"kind": "symbols", "symbols": list(range(256))}))
     assert "now has another vocabulary" in refusal(run, "--what", "context")
 
 

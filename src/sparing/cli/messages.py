@@ -22,9 +22,6 @@ TYPE = re.compile(
     r"<(?:list\[)?((?:int range|float range|int|float|str|path|Path)(?:,\w+)*)\]?>(?:\.\.\.)?"
 )
 
-RENAMED = {"--try": "--variant"}
-"""Options by the names they had in earlier versions."""
-
 SENTENCES = (
     (r"Invalid value for '(\S+)': .*valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(\S+)': .*valid number.*", r"\1 takes a number"),
@@ -38,7 +35,6 @@ SENTENCES = (
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"too many arguments: \1"),
 )  # fmt: skip
 CHOICE = re.compile(r"Invalid value for '(\S+)': .*'(.*)' is not one of (.+?)\.?")
-UNKNOWN_OPTION = re.compile(r"No such option:? '?([^\s']+)")
 OPTION = re.compile(r"No such option: (\S+).*(?:Did you mean|Possible options:) (.+?)[?)]")
 COMMAND = re.compile(r"No such command '(.*?)'\..*")
 
@@ -47,8 +43,6 @@ def reword(complaint: str, commands: Iterable[str]) -> str:
     """Translate a usage error of the library; one we do not know is returned unchanged."""
     if found := CHOICE.fullmatch(complaint):
         return str(unknown_name(found[1], found[2], re.findall(r"'(.+?)'", found[3])))
-    if (found := UNKNOWN_OPTION.match(complaint)) and found[1] in RENAMED:
-        return f"{found[1]} is now called {RENAMED[found[1]]}"
     if found := OPTION.fullmatch(complaint):
         return str(unknown_name("option", found[1], found[2].split(", ")))
     if found := COMMAND.fullmatch(complaint):

@@ -1,9 +1,10 @@
-"""Tokenizes texts chunk by chunk, so that they need not fit into memory."""
+"""Tokenizes texts chunk by chunk, so that they need not fit into memory, and verifies the files."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,28 @@ import numpy.typing as npt
 from sparing.data.text import Text, WordCount, decode_chunks, smallest_dtype, split_chunks
 from sparing.data.textfile import Scratch, Unpacking
 from sparing.data.vocab import Vocab
+from sparing.documents import Count
 from sparing.errors import UserError
 from sparing.files import add_path_to_errors
+from sparing.inputs import open_regular
+
+
+class FileEntry(TypedDict):
+    """What the manifest says about a file of numbers."""
+
+    dtype: str
+    """As numpy writes it."""
+    sha256: str
+
+
+class SplitEntry(TypedDict):
+    """What the manifest says about a split."""
+
+    tokens: Count
+    bytes: Count
+    words: Count
+    files: dict[str, FileEntry]
+    text_sha256: str
 
 
 def check_readable(texts: Mapping[str, Text], name: str) -> None:
@@ -34,7 +55,7 @@ def without_newlines(texts: Mapping[str, Text], name: str, how: Unpacking) -> di
         }
 
 
-def write_split(folder: Path, split: str, text: Text, vocab: Vocab) -> dict[str, Any]:
+def write_split(folder: Path, split: str, text: Text, vocab: Vocab) -> SplitEntry:
     """Write the tokens of a text to `folder`; return its entry in the manifest."""
     ids = _ArrayFile(folder / f"{split}.bin", smallest_dtype(vocab.size))
     ends = _ArrayFile(folder / f"{split}.ends", smallest_dtype(len(text) + 1))
@@ -57,6 +78,16 @@ def write_split(folder: Path, split: str, text: Text, vocab: Vocab) -> dict[str,
     }
 
 
+def verify_file(path: Path, expected: str, before: Any) -> list[int]:
+    """Return size and time of a file; refuse one with a wrong checksum."""
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        now = [status.st_size, status.st_mtime_ns]
+        if now != before and hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise UserError(f"{path} is damaged: its checksum is wrong")
+    return now
+
+
 class _ArrayFile:
     """Appends arrays to a file, which the first of them creates, and hashes them."""
 
@@ -75,6 +106,6 @@ class _ArrayFile:
             self._digest.update(data)
             self.length += len(values)
 
-    def about(self) -> dict[str, str]:
+    def about(self) -> FileEntry:
         """Type and checksum of the file."""
         return {"dtype": self._dtype.str, "sha256": self._digest.hexdigest()}

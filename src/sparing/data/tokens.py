@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,12 +18,18 @@ from sparing.data.corpora import SPLITS
 from sparing.data.splits import check_source, fingerprint, read_splits
 from sparing.data.text import Text, WatchedText, count_words
 from sparing.data.textfile import Unpacking, bytes_bar, cache_dir
-from sparing.data.tokenize import check_readable, without_newlines, write_split
+from sparing.data.tokenize import (
+    FileEntry,
+    SplitEntry,
+    check_readable,
+    verify_file,
+    without_newlines,
+    write_split,
+)
 from sparing.data.vocab import ONE_BYTE, Vocab, VocabKind, train_vocab, vocab_from_json
-from sparing.documents import Count, conform, damage_named
+from sparing.documents import conform, damage_named
 from sparing.errors import UserError, unknown_name
 from sparing.files import atomic_folder, read_object, write_json
-from sparing.inputs import open_regular
 from sparing.units import pluralize
 
 FORMAT = 2
@@ -54,23 +59,6 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.vocab_size is not None and not 0 < self.vocab_size < 2**31:
             raise ValueError("data.vocab_size must be at least 1 and below 2^31")
-
-
-class FileEntry(TypedDict):
-    """What the manifest says about a file of numbers."""
-
-    dtype: Literal["|u1", "<u2", "<u4", "<u8"]
-    sha256: str
-
-
-class SplitEntry(TypedDict):
-    """What the manifest says about a split."""
-
-    tokens: Count
-    bytes: Count
-    words: Count
-    files: dict[str, FileEntry]
-    text_sha256: str
 
 
 class Splits(TypedDict):
@@ -124,7 +112,7 @@ class Tokens:
         ids, ends = arrays[".bin"], arrays.get(".ends")
         return Split(ids, about["bytes"], about["words"], self.vocab.start, ends)
 
-    def files(self) -> dict[str, "FileEntry"]:
+    def files(self) -> dict[str, FileEntry]:
         """The files of all splits, by name."""
         return {
             name: about for split in SPLITS for name, about in self.about(split)["files"].items()
@@ -195,23 +183,13 @@ def _verify_files(tokens: Tokens) -> None:
     except UserError:
         before = {}
     found = {
-        name: _verify_file(folder / name, about["sha256"], before.get(name))
+        name: verify_file(folder / name, about["sha256"], before.get(name))
         for name, about in files.items()
     }
     if found != before:
         # In a folder of somebody else, they are verified every time.
         with suppress(OSError):
             write_json(folder / VERIFIED, found)
-
-
-def _verify_file(path: Path, expected: str, before: Any) -> list[int]:
-    """Return size and time of a file; refuse one with a wrong checksum."""
-    with open_regular(path) as file:
-        status = os.fstat(file.fileno())
-        now = [status.st_size, status.st_mtime_ns]
-        if now != before and hashlib.file_digest(file, "sha256").hexdigest() != expected:
-            raise UserError(f"{path} is damaged: its checksum is wrong")
-    return now
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

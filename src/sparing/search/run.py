@@ -26,7 +26,7 @@ from sparing.plot.search import (
 from sparing.plot.series import RunJournal, read_journals
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
-from sparing.runs.table import format_number
+from sparing.runs.layout import format_number
 from sparing.runs.train import TrainOptions, check_trainable, train
 from sparing.search.cost import Currency, Prices, Regime, additivity, cost_table, prices
 from sparing.search.derive import (
