@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,14 @@ from sparing.errors import UserError
 from sparing.files import add_path_to_errors
 from sparing.inputs import open_regular
 
+Dtype = Literal["|u1", "<u2", "<u4", "<u8"]
+"""A type of unsigned numbers, as numpy writes it."""
+
 
 class FileEntry(TypedDict):
     """What the manifest says about a file of numbers."""
 
-    dtype: str
-    """As numpy writes it."""
+    dtype: Dtype
     sha256: str
 
 
@@ -108,4 +110,4 @@ class _ArrayFile:
 
     def about(self) -> FileEntry:
         """Type and checksum of the file."""
-        return {"dtype": self._dtype.str, "sha256": self._digest.hexdigest()}
+        return {"dtype": cast("Dtype", self._dtype.str), "sha256": self._digest.hexdigest()}
