@@ -12,7 +12,7 @@ from sparing.cli.options import CheckpointName, Device, Json, print_text
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import complete, stream_text
+from sparing.generate.text import complete, read_text, stream_text
 from sparing.runs.bundled import OPENING, run_or_bundled
 from sparing.runs.folder import load_model
 
@@ -58,7 +58,8 @@ def generate(
         # Refuses a prompt that cannot be encoded before anything is printed.
         vocab.encode(prompts[0])
         print_text(prompts[0].decode("utf-8", errors="replace"))
-        for piece in stream_text(model, vocab, prompts[0], config, hardware):
+        read = read_text(model, vocab, prompts[0], hardware)
+        for piece in stream_text(model, vocab, read, config, hardware):
             print_text(piece)
         print_text("\n")
         return
