@@ -24,6 +24,7 @@ FUNCTIONS_WITH_ONE_MEANING = {
     "to_json": "config: of any dataclass; runs/config: of a run, whose model depends on its family",
     "from_json": "as to_json",
     "with_settings": "as to_json",
+    "load": "sparing.load gives a model from a run; checkpoint.load what is stored of it",
     "forward": "what every ops/*/kernels.py launches",
     "backward": "as forward",
     "reference": "the definition of an op that has one module",

@@ -1,5 +1,6 @@
 """Generated text: complete characters, stop strings, and nothing after them."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -7,12 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparing.data.vocab import ByteVocab, WordVocab
+from sparing.data.vocab import ByteVocab, Vocab, WordVocab
+from sparing.device import Hardware
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import Transcript, complete, stream_text
+from sparing.generate.text import Transcript, complete, read_text
+from sparing.generate.text import stream_text as stream_after
+from sparing.models.api import LanguageModel
 
 GREEDY = SamplingConfig(temperature=0)
+
+
+def stream_text(
+    model: LanguageModel, vocab: Vocab, prompt: bytes, config: GenerationConfig, hardware: Hardware
+) -> Iterator[str]:
+    return stream_after(model, vocab, read_text(model, vocab, prompt, hardware), config, hardware)
 
 
 def released(pieces: list[bytes], stop: list[str], prompt: bytes = b"") -> tuple[str, bool]:

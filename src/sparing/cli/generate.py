@@ -10,7 +10,7 @@ from sparing.cli.options import CheckpointName, Device, Json
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import complete, stream_text
+from sparing.generate.text import complete, read_text, stream_text
 from sparing.inputs import read_input
 from sparing.runs.bundled import OPENING, run_or_bundled
 from sparing.runs.folder import load_model
@@ -60,7 +60,8 @@ def generate(
         # Refuses a prompt that cannot be encoded before anything is printed.
         vocab.encode(prompts[0])
         _print_prompt(prompts[0], opened=opened)
-        for piece in stream_text(model, vocab, prompts[0], config, hardware):
+        read = read_text(model, vocab, prompts[0], hardware)
+        for piece in stream_text(model, vocab, read, config, hardware):
             print_text(piece)
         print_text("\n")
         return

@@ -70,7 +70,7 @@ def score_texts(  # noqa: PLR0913  two are keyword-only
             nats = _nats(model, [encoded[index] for index in chosen], vocab.start, segment)
             found |= dict(zip(chosen, nats, strict=True))
     return [
-        _text_score(vocab, text, encoded[index], found[index]) for index, text in enumerate(texts)
+        to_text_score(vocab, text, encoded[index], found[index]) for index, text in enumerate(texts)
     ]
 
 
@@ -124,7 +124,7 @@ def _encode(vocab: Vocab, text: bytes, number: int) -> np.ndarray:
     return ids
 
 
-def _text_score(vocab: Vocab, text: bytes, ids: np.ndarray, nats: np.ndarray) -> TextScore:
+def to_text_score(vocab: Vocab, text: bytes, ids: np.ndarray, nats: np.ndarray) -> TextScore:
     return TextScore(
         text=text,
         loss_nats=float(nats.sum()),

@@ -69,14 +69,21 @@ def stream_tokens(
     The result for a prompt does not depend on the others: each starts from the token `start` and
     has its own seed.
     """
-    seeds = range(config.sampling.seed, config.sampling.seed + len(prompts))
-    generators = [np.random.default_rng(seed) for seed in seeds]
-    with _eval_mode(model, hardware):
+    with eval_step(model, hardware):
         groups = _merge_groups(_read_prompts(model, prompts, start, config.chunk))
+    yield from decode_groups(model, groups, config, hardware)
+
+
+def decode_groups(
+    model: LanguageModel, groups: Sequence[Group], config: GenerationConfig, hardware: Hardware
+) -> Iterator[np.ndarray]:
+    """Yield the next id of every prompt of `groups`, `config.length` times."""
+    first, count = config.sampling.seed, sum(len(group.rows) for group in groups)
+    generators = [np.random.default_rng(seed) for seed in range(first, first + count)]
     for _ in range(config.length - 1):
         ids_B = _sample_groups(groups, config.sampling, generators)
         yield ids_B
-        with _eval_mode(model, hardware):
+        with eval_step(model, hardware):
             groups = [_step(model, group, ids_B) for group in groups]
     yield _sample_groups(groups, config.sampling, generators)
 
@@ -133,7 +140,7 @@ def _merge_groups(groups: Sequence[Group]) -> list[Group]:
 
 
 @contextmanager
-def _eval_mode(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
+def eval_step(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
     """Switch off dropout and gradients and use the hardware's precision.
 
     Entered for every step, so that nothing changes for the caller between two tokens.

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
-from sparing.generate.decode import GenerationConfig, stream_tokens
-from sparing.models.api import LanguageModel
+from sparing.generate.decode import (
+    GenerationConfig,
+    Group,
+    decode_groups,
+    eval_step,
+    prefill,
+    stream_tokens,
+)
+from sparing.models.api import LanguageModel, State
 
 Finish = Literal["length", "stop"]
 
@@ -28,6 +37,22 @@ class Completion:
     finish: Finish
 
 
+@dataclass(frozen=True, slots=True)
+class TextState:
+    """What a model carries after reading a text. It never changes: continue it as often as wanted.
+
+    Axes: 1 lane, V vocabulary.
+    """
+
+    text: bytes
+    """Everything read so far."""
+    last_token: bytes
+    """The last token of it; words may end in a space that the text itself lacks."""
+    logits_1V: Tensor
+    """Logits of the next token."""
+    state: State
+
+
 class Transcript:
     """Decodes bytes to text and releases the text that is final.
 
@@ -35,11 +60,13 @@ class Transcript:
     text released does not depend on how its bytes were cut into pieces.
     """
 
-    def __init__(self, prompt: bytes, stop: Sequence[str], *, opening: str = "") -> None:
+    def __init__(
+        self, prompt: bytes, stop: Sequence[str], *, opening: str = "", encoding: str = "utf-8"
+    ) -> None:
         self.stopped = False
         self._stop = tuple(stop)
         self._held = opening
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         # The first bytes generated may complete a character that the prompt has begun.
         self._decoder.decode(prompt)
 
@@ -95,17 +122,42 @@ class Draft:
         )
 
 
-def stream_text(
+def read_text(  # noqa: PLR0913  two are keyword-only
     model: LanguageModel,
     vocab: Vocab,
-    prompt: bytes,
+    text: bytes,
+    hardware: Hardware,
+    *,
+    after: TextState | None = None,
+    chunk: int = GenerationConfig().chunk,
+) -> TextState:
+    """Read `text`, from its beginning or after what was read before."""
+    ids = vocab.encode(text).astype(np.int64)
+    if after is not None and len(ids) == 0:
+        return after
+    with eval_step(model, hardware):
+        state = model.initial_state(1, inference=True) if after is None else after.state
+        ids = np.concatenate([[vocab.start], ids]) if after is None else ids
+        tokens_1T = torch.from_numpy(ids).to(model.device)[None]
+        logits_1V, state = prefill(model, tokens_1T, state, chunk)
+    last = vocab.token_bytes(int(ids[-1])) if text else b""
+    return TextState((after.text if after else b"") + text, last, logits_1V, state)
+
+
+def stream_text(  # noqa: PLR0913  one is keyword-only
+    model: LanguageModel,
+    vocab: Vocab,
+    read: TextState,
     config: GenerationConfig,
     hardware: Hardware,
+    *,
+    encoding: str = "utf-8",
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` piece by piece, as soon as each piece is final."""
-    ids = vocab.encode(prompt)
-    transcript = Transcript(prompt, config.stop, opening=_missing_space(vocab, prompt, ids))
-    for step in stream_tokens(model, [ids], config, start=vocab.start, hardware=hardware):
+    """Yield what follows the text `read` piece by piece, as soon as each piece is final."""
+    opening = _missing_space(read.text, read.last_token)
+    transcript = Transcript(read.text, config.stop, opening=opening, encoding=encoding)
+    group = Group([0], read.logits_1V, read.state)
+    for step in decode_groups(model, [group], config, hardware):
         if piece := transcript.push(vocab.token_bytes(int(step[0]))):
             yield piece
         if transcript.stopped:
@@ -123,9 +175,10 @@ def complete(
 ) -> list[Completion]:
     """Continue every prompt independently of the others (prompt i uses seed + i)."""
     ids = [vocab.encode(prompt) for prompt in prompts]
+    last = [vocab.token_bytes(int(own[-1])) if len(own) else b"" for own in ids]
     drafts = [
-        Draft(prompt, Transcript(prompt, config.stop, opening=_missing_space(vocab, prompt, own)))
-        for prompt, own in zip(prompts, ids, strict=True)
+        Draft(prompt, Transcript(prompt, config.stop, opening=_missing_space(prompt, token)))
+        for prompt, token in zip(prompts, last, strict=True)
     ]
     for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
         for draft, token in zip(drafts, step, strict=True):
@@ -135,7 +188,6 @@ def complete(
     return [draft.completion() for draft in drafts]
 
 
-def _missing_space(vocab: Vocab, prompt: bytes, ids: np.ndarray) -> str:
-    """Return the space that ends the prompt's last token if the prompt itself lacks it."""
-    ends_in_space = len(ids) > 0 and vocab.token_bytes(int(ids[-1])).endswith(b" ")
-    return " " if ends_in_space and not prompt[-1:].isspace() else ""
+def _missing_space(text: bytes, last_token: bytes) -> str:
+    """Return the space that ends the last token of `text` if the text itself lacks it."""
+    return " " if last_token.endswith(b" ") and not text[-1:].isspace() else ""

@@ -1,0 +1,233 @@
+"""A trained model in Python: generate, score, look inside, carry on from any point.
+
+Text is `str`, or `bytes` where a prompt is given as bytes; then the result is bytes too.
+Axes: T tokens, V vocabulary, D dim, S positions looked at.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sparing import device as devices
+from sparing.data.vocab import Vocab
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluate.score import TextScore, score_texts, to_text_score
+from sparing.generate.decode import GenerationConfig, eval_step
+from sparing.generate.sampling import SamplingConfig
+from sparing.generate.text import TextState, complete, read_text, stream_text
+from sparing.models.api import LanguageModel, Output, State
+from sparing.runs.bundled import run_or_bundled
+from sparing.runs.config import RunConfig
+from sparing.runs.folder import load_model
+
+Text = TypeVar("Text", str, bytes)
+CHUNK = GenerationConfig().chunk
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Options of `LM.generate` and `LM.stream`."""
+
+    length: int
+    """Tokens to write; 256 by default."""
+    temperature: float
+    """Divisor of the logits, 1 by default; 0 always takes the most probable token."""
+    top_k: int
+    """Keep the k most probable tokens."""
+    top_p: float
+    """Keep the smallest set of most probable tokens with at least this probability."""
+    min_p: float
+    """Keep tokens whose probability is at least this fraction of the highest."""
+    seed: int
+    """The same seed gives the same text; 0 by default."""
+    stop: str | Sequence[str]
+    """Strings that end the text and are not part of it."""
+
+
+def load(
+    run: str | PathLike[str] | None = None, *, checkpoint: str | None = None, device: str = "auto"
+) -> "LM":
+    """Load the model of a run folder; by default, the model that comes with the package.
+
+    `checkpoint` is `best` (the default), `last` or `previous`.
+    """
+    folder = run_or_bundled(None if run is None else Path(run))
+    hardware = devices.pick(device, "float32")
+    model = load_model(folder, hardware, checkpoint)
+    return LM(model, folder.vocab(), folder.config(), hardware)
+
+
+class LM:
+    """A trained language model with its vocabulary."""
+
+    def __init__(
+        self, model: LanguageModel, vocab: Vocab, config: RunConfig, hardware: Hardware
+    ) -> None:
+        self.model, self.vocab, self.config, self.hardware = model, vocab, config, hardware
+
+    def __repr__(self) -> str:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        return f"LM({self.config.recipe!r}, {count:,} parameters, {self.model.device})"
+
+    @overload
+    def generate(
+        self,
+        prompt: Text = ...,
+        *,
+        after: TextState | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Text: ...
+    @overload
+    def generate(self, prompt: list[str], **options: Unpack[GenerationOptions]) -> list[str]: ...
+    def generate(
+        self,
+        prompt: str | bytes | list[str] = "",
+        *,
+        after: TextState | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> str | bytes | list[str]:
+        """Return what the model writes after the prompt, or after each of several prompts.
+
+        Prompt i of several uses `seed` + i. `after` puts the prompt after a text that was read
+        before (see `state`).
+        """
+        if isinstance(prompt, str):
+            return "".join(self.stream(prompt, after=after, **options))
+        if isinstance(prompt, bytes):
+            return b"".join(self.stream(prompt, after=after, **options))
+        if after is not None:
+            raise UserError("`after` continues one text; give one prompt")
+        prompts, config = [_encode(each) for each in prompt], _generation(**options)
+        done = complete(self.model, self.vocab, prompts, config, self.hardware)
+        return [completion.text for completion in done]
+
+    @overload
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        after: TextState | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[str]: ...
+    @overload
+    def stream(
+        self,
+        prompt: bytes,
+        *,
+        after: TextState | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[bytes]: ...
+    def stream(
+        self,
+        prompt: str | bytes = "",
+        *,
+        after: TextState | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[str] | Iterator[bytes]:
+        """Yield what the model writes after the prompt, piece by piece. See `generate`."""
+        config, read = _generation(**options), self.state(prompt, after=after)
+        if isinstance(prompt, str):
+            return stream_text(self.model, self.vocab, read, config, self.hardware)
+        # In Latin-1 every byte is a character, so bytes pass unchanged.
+        stop = tuple(each.encode().decode("latin-1") for each in config.stop)
+        pieces = stream_text(
+            self.model,
+            self.vocab,
+            read,
+            replace(config, stop=stop),
+            self.hardware,
+            encoding="latin-1",
+        )
+        return (piece.encode("latin-1") for piece in pieces)
+
+    def state(self, text: str | bytes, *, after: TextState | None = None) -> TextState:
+        """Read a text and return what the model carries from it.
+
+        Pass the result as `after` to any other method. It never changes, so several continuations
+        can start from it.
+        """
+        return read_text(self.model, self.vocab, _encode(text), self.hardware, after=after)
+
+    def score(
+        self, texts: str | bytes | Sequence[str | bytes], *, after: TextState | None = None
+    ) -> list[TextScore]:
+        """Return the log-probability and the bits per byte of each text, independently.
+
+        With `after`, the probability of each text as the continuation of what was read.
+        """
+        given = [texts] if isinstance(texts, str | bytes) else texts
+        encoded = [_encode(text) for text in given]
+        if after is None:
+            return score_texts(self.model, self.vocab, encoded, self.hardware)
+        return [self._score_after(text, after) for text in encoded]
+
+    def logits(self, text: str | bytes, *, after: TextState | None = None) -> Tensor:
+        """Return the logits (T, V) of the token that follows each token of the text."""
+        with eval_step(self.model, self.hardware):
+            return self.model.head.logits(self.hidden(text, after=after)).float()
+
+    def hidden(self, text: str | bytes, *, after: TextState | None = None) -> Tensor:
+        """Return the last layer's vectors (T, D) at each token of the text."""
+        with eval_step(self.model, self.hardware):
+            outputs = [out.hidden_BTD[0] for _, _, out in self._read(text, after)]
+        return torch.cat(outputs)
+
+    def attention(
+        self, text: str | bytes, *, after: TextState | None = None
+    ) -> list[dict[int, Tensor]]:
+        """Return attention weights by layer, for each token of the text one dict.
+
+        Weights (S,) are of the positions looked at, oldest first; the last is the token itself.
+        Only for models with single-headed attention (SHA-RNN).
+        """
+        focus = getattr(self.model, "focus", None)
+        if focus is None:
+            raise UserError(f"a {self.config.family} model cannot show its attention")
+        found = list[dict[int, Tensor]]()
+        with eval_step(self.model, self.hardware):
+            for tokens_1T, state, _ in self._read(text, after, chunk=1):
+                weights = focus(tokens_1T, state)
+                found.append({layer: each_1TS[0, 0] for layer, each_1TS in weights.items()})
+        return found
+
+    def _read(
+        self, text: str | bytes, after: TextState | None, chunk: int = CHUNK
+    ) -> Iterator[tuple[Tensor, State, Output]]:
+        """Yield each chunk of the text, the state before it, and what the model made of it."""
+        ids = self._ids(_encode(text))
+        state = (after or self.state("")).state
+        for tokens_1T in torch.split(torch.from_numpy(ids).to(self.model.device)[None], chunk, 1):
+            out = self.model(tokens_1T, state)
+            yield tokens_1T, state, out
+            state = out.state
+
+    def _score_after(self, text: bytes, after: TextState) -> TextScore:
+        ids = self._ids(text)
+        logits_TV = torch.cat([after.logits_1V.float(), self.logits(text, after=after)[:-1]])
+        targets_T = torch.from_numpy(ids).to(logits_TV.device)
+        nats_T = F.cross_entropy(logits_TV, targets_T, reduction="none")
+        return to_text_score(self.vocab, text, ids, nats_T.double().cpu().numpy())
+
+    def _ids(self, text: bytes) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        ids = self.vocab.encode(text).astype(np.int64)
+        if len(ids) == 0:
+            raise UserError("the text is empty")
+        return ids
+
+
+def _generation(
+    length: int = GenerationConfig().length, stop: str | Sequence[str] = (), **sampling: Any
+) -> GenerationConfig:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    return GenerationConfig(length=length, stop=strings, sampling=SamplingConfig(**sampling))
+
+
+def _encode(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", errors="surrogateescape")

@@ -1,0 +1,129 @@
+"""A model in Python: every family gives the same text and numbers by whichever way it is asked."""
+
+import contextlib
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.models.tiny import CONFIGS
+
+import sparing
+from sparing import device
+from sparing.data.vocab import ByteVocab
+from sparing.errors import UserError
+from sparing.lm import LM
+from sparing.models import FAMILIES
+from sparing.runs.config import RunConfig
+from sparing.train.config import TrainConfig
+
+ROOT = Path(__file__).parents[1]
+FAMILY_NAMES = sorted({family for family, _ in CONFIGS.values()})
+
+
+@pytest.fixture(scope="module", params=FAMILY_NAMES)
+def lm(request: pytest.FixtureRequest) -> LM:
+    """An untrained model of each family that reads bytes."""
+    model = next(config for family, config in CONFIGS.values() if family == request.param)
+    run = RunConfig(
+        recipe="tiny",
+        family=request.param,
+        model=replace(model, vocab_size=256),
+        train=TrainConfig(steps=1),
+    )
+    torch.manual_seed(1)
+    module = FAMILIES[request.param].model(run.model).double().eval()
+    return LM(module, ByteVocab(), run, device.pick("cpu", "float32"))
+
+
+def test_a_text_goes_on_from_a_state_as_if_it_had_been_read_whole(lm: LM) -> None:
+    whole = lm.generate("to be or not", length=12)
+    read = lm.state(" or not", after=lm.state("to be"))
+    assert read.text == b"to be or not"
+    # Twice: a state is not used up.
+    assert [lm.generate(after=read, length=12) for _ in range(2)] == [whole, whole]
+    assert "".join(lm.stream(" not", after=lm.state("to be or"), length=12)) == whole
+
+
+def test_the_score_of_a_continuation_is_the_difference_of_two_scores(lm: LM) -> None:
+    whole, part = lm.score(["to be or not", "to be"])
+    (rest,) = lm.score(" or not", after=lm.state("to be"))
+    assert rest.loss_nats == pytest.approx(whole.loss_nats - part.loss_nats, rel=1e-5)
+
+
+def test_logits_give_the_scores(lm: LM) -> None:
+    text = b"to be"
+    before_TV = torch.cat([lm.state("").logits_1V, lm.logits(text)[:-1]]).double()
+    nats = -torch.log_softmax(before_TV, -1)[range(len(text)), list(text)]
+    (found,) = lm.score(text)
+    assert [each for _, each in found.per_token] == pytest.approx(nats.tolist(), rel=1e-4)
+    assert lm.hidden(text).shape[0] == len(text)
+
+
+def test_bytes_in_are_bytes_out(lm: LM) -> None:
+    found = lm.generate(b"caf\xc3", length=9, seed=3)
+    assert isinstance(found, bytes)
+    assert len(found) == 9
+    stop = found[4:6].decode("latin-1")
+    if stop.isascii():
+        assert (
+            lm.generate(b"caf\xc3", length=9, seed=3, stop=stop)
+            == found[: found.find(stop.encode())]
+        )
+
+
+def test_several_prompts_are_independent(lm: LM) -> None:
+    assert lm.generate(["to", "be"], length=4, seed=5) == [
+        lm.generate("to", length=4, seed=5),
+        lm.generate("be", length=4, seed=6),
+    ]
+
+
+def test_only_a_single_head_shows_its_attention(lm: LM) -> None:
+    if lm.config.family != "sha_rnn":
+        with pytest.raises(UserError, match="cannot show its attention"):
+            lm.attention("ab")
+        return
+    found = lm.attention("abc", after=lm.state("xy"))
+    assert len(found) == 3
+    for position, layers in enumerate(found):
+        for weights_S in layers.values():
+            # The start of a text, "xy" and the tokens so far.
+            assert len(weights_S) == 1 + 2 + position + 1
+            assert float(weights_S.sum()) == pytest.approx(1, rel=1e-4)
+
+
+def test_wrong_calls_say_what_is_wrong(lm: LM) -> None:
+    with pytest.raises(UserError, match="give one prompt"):
+        lm.generate(["a", "b"], after=lm.state("a"))  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="empty"):
+        lm.logits("")
+    with pytest.raises(UserError, match="temperature"):
+        lm.generate("a", temperature=-1)
+    with pytest.raises(TypeError, match="heat"):
+        lm.generate("a", heat=2)  # type: ignore[call-overload]
+
+
+def test_public_names_are_listed_and_found() -> None:
+    assert {"LM", "load"} <= set(dir(sparing))
+    assert all(hasattr(sparing, name) for name in sparing.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        sparing.lode  # noqa: B018  # it is the access that fails
+
+
+def test_the_examples_of_the_documents_run_and_print_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", page, re.DOTALL)
+    assert blocks
+    for code, shown in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "docs/python.md", "exec"), names)
+        if shown:
+            assert printed.getvalue() == shown
