@@ -7,21 +7,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparing.lm import LM as LM
-    from sparing.lm import load as load
+    from sparing.lm import LM, load
+    from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+    from sparing.models.stack.config import StackConfig
+    from sparing.models.stack.model import Stack
+    from sparing.nn.attention.span import AdaptiveSpan
 
 __version__ = "0.1.0"
-__all__ = ["LM", "__version__", "load"]
+__all__ = [
+    "LM",
+    "SHARNN",
+    "AdaptiveSpan",
+    "SHARNNConfig",
+    "Stack",
+    "StackConfig",
+    "__version__",
+    "load",
+]
 
-_HOMES = {"LM": "sparing.lm", "load": "sparing.lm"}
+_HOMES = {
+    "sparing.lm": ("LM", "load"),
+    "sparing.models.sha_rnn": ("SHARNN", "SHARNNConfig"),
+    "sparing.models.stack.config": ("StackConfig",),
+    "sparing.models.stack.model": ("Stack",),
+    "sparing.nn.attention.span": ("AdaptiveSpan",),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds to import."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(module), name)
+            return found
     raise AttributeError(f"module 'sparing' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return __all__
