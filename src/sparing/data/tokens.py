@@ -56,10 +56,6 @@ class DataConfig:
     newlines: bool = True
     """False: remove newlines before tokenizing, as Transformer-XL does for enwik8."""
 
-    def __post_init__(self) -> None:
-        if self.vocab_size is not None and not 0 < self.vocab_size < 2**31:
-            raise ValueError("data.vocab_size must be at least 1 and below 2^31")
-
 
 class Splits(TypedDict):
     """The splits of a corpus."""
