@@ -38,6 +38,8 @@ def test_a_notebook_is_a_program_without_leftovers(path: Path) -> None:
     assert len(cells(path, "markdown")) > 3
 
 
+# Every command in it has a story of its own in the default suite.
+@pytest.mark.soak
 @every_notebook
 def test_a_notebook_runs_at_toy_size(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

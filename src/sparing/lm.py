@@ -20,6 +20,7 @@ from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluate.score import TextScore, score_texts, to_text_score
+from sparing.files import expand_home
 from sparing.generate.decode import GenerationConfig, eval_step
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import TextState, complete, read_text, stream_text
@@ -58,7 +59,7 @@ def load(
 
     `checkpoint` is `best` (the default), `last` or `previous`.
     """
-    folder = run_or_bundled(None if run is None else Path(run))
+    folder = run_or_bundled(None if run is None else expand_home(Path(run)))
     hardware = devices.pick(device, "float32")
     model = load_model(folder, hardware, checkpoint)
     return LM(model, folder.vocab(), folder.config(), hardware)
@@ -202,7 +203,7 @@ class LM:
     ) -> Iterator[tuple[Tensor, State, Output]]:
         """Yield each chunk of the text, the state before it, and what the model made of it."""
         ids = self._ids(_encode(text))
-        state = (after or self.state("")).state
+        state = (self.state("") if after is None else after).state
         for tokens_1T in torch.split(torch.from_numpy(ids).to(self.model.device)[None], chunk, 1):
             out = self.model(tokens_1T, state)
             yield tokens_1T, state, out

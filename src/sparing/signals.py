@@ -83,7 +83,12 @@ def end_now(number: int) -> None:
     os._exit(128 + number)
 
 
-def end_with_parent() -> None:
-    """Make Linux send this process SIGTERM when its parent ends, even if that one is killed."""
+def end_with_parent(parent: int | None = None) -> None:
+    """Make Linux send this process SIGTERM when its parent ends, even if that one is killed.
+
+    If process `parent` has ended before, no signal will ever come: then exit at once.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        sys.exit(f"process {parent}, which started this one, has ended")

@@ -38,7 +38,7 @@ def print_text(text: str) -> None:
 
 
 def columns() -> int | None:
-    """Width of the terminal; None where the output goes elsewhere."""
+    """`COLUMNS`, or the width of the terminal; None where the output goes elsewhere."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 

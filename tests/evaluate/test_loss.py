@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparing.data.tokens import Split
+from sparing.data.tokens import Split, split_from_text
+from sparing.data.vocab import ByteVocab, Vocab
+from sparing.data.words import WordVocab
 from sparing.errors import UserError
 from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
 
@@ -29,6 +31,9 @@ class Receipt(nn.Module):
     def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         self.asked += targets_BT[targets_BT >= 0].tolist()
         return (targets_BT >= 0).float()
+
+
+WORDS = WordVocab([b"<eos>", b"all", b"work", b"and", b"no", b"play", b"<unk>"])
 
 
 def numbered(count: int) -> Split:
@@ -150,17 +155,15 @@ def test_figures_follow_from_the_total() -> None:
     }
 
 
-@pytest.mark.parametrize(("tokens", "shown"), [(13, True), (57, False)])
-def test_the_perplexity_per_word_is_that_of_words_and_their_parts_only(
-    tokens: int, shown: bool
-) -> None:
-    # "the quick brown fox jumps over ten lazy dogs by the river" in pieces, and in bytes.
-    words, nats = 12, 57 * 3.0
+@pytest.mark.parametrize(("vocab", "words"), [(ByteVocab(), 0), (WORDS, 5)])
+def test_only_words_and_pieces_have_a_perplexity_per_word(vocab: Vocab, words: int) -> None:
+    split = split_from_text(b"all work and no play", vocab)
+    assert split.words == words
     found = Evaluation(
-        loss_nats=nats, tokens=tokens, size_bytes=57, words=words, protocol="bytes", how="",
+        loss_nats=9.0, tokens=5, size_bytes=20, words=split.words, protocol="bytes", how="",
         elapsed_s=0,
     )  # fmt: skip
-    assert ("perplexity_per_word" in found.to_json()) == shown
+    assert ("perplexity_per_word" in found.to_json()) == bool(words)
 
 
 def test_infinite_figures_are_null_in_json() -> None:

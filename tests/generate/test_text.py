@@ -165,5 +165,11 @@ def test_words_are_separated_from_the_prompt(tiny, cpu, prompt: bytes, text: str
     assert "".join(streamed) == text
 
 
+def test_a_space_that_is_no_token_is_read_too(tiny, cpu) -> None:
+    vocab, model = WordVocab([b"<eos>", b"a", b"b", b"<unk>"]), parrot(tiny, bytes([2, 1]))
+    read = read_text(model, vocab, b" ", cpu, after=read_text(model, vocab, b"a", cpu))
+    assert "".join(stream_after(model, vocab, read, config(2), cpu)).startswith("b")
+
+
 def test_an_empty_list_of_prompts_has_no_completions(tiny, cpu) -> None:
     assert complete(tiny(), ByteVocab(), [], config(3), cpu) == []

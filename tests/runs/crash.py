@@ -94,6 +94,7 @@ class Disk:
         if event == "open" and arguments[2] & WRITING and self._ours(arguments[0]):
             # A write that is cut short.
             self._change(lambda: _append(arguments[0], b'{"kind": "tr'))
+        # -1 stands for no open folder; with one, as `rmtree` has it, paths are relative to that.
         elif event in CHANGES and (self._ours(arguments[0]) or -1 not in arguments[1:]):
             self._change(lambda: None)
 

@@ -92,7 +92,9 @@ def test_a_signal_leaves_a_checkpoint_and_an_exit_status(tmp_path: Path) -> None
     corpus, out = tmp_path / "text.txt", tmp_path / "out"
     corpus.write_text("all work and no play\n" * 900)
     env = environment(tmp_path)
-    process = subprocess.Popen(command(out, corpus), env=env, stderr=subprocess.PIPE)
+    # So long that it cannot end by itself, however late this process gets its turn.
+    long = [*command(out, corpus), "--set", "train.steps=40000"]
+    process = subprocess.Popen(long, env=env, stderr=subprocess.PIPE)
     while not (out / "metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)

@@ -47,6 +47,15 @@ def test_a_run_killed_before_its_first_last_starts_again(
     assert [each["step"] for each in RunFolder(early_run).starts()[1:]] == [0, 0]
 
 
+def test_starting_again_with_other_settings_drops_the_weights_of_those_before(
+    early_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparing.runs.train.fit", killed)
+    with pytest.raises(Killed):
+        resume(early_run, "--set", "optim.lr=1e-4")
+    assert checkpoint.list_names(early_run / "checkpoints") == []
+
+
 def test_a_run_that_has_lost_its_last_does_not_start_again(
     early_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,16 +136,17 @@ def test_a_damaged_journal_is_continued_without_its_unreadable_lines(
     damage(killed_run)
     assert resume(killed_run, "--set", "train.steps=9") == 2
     assert "add --cut-journal to go on without those entries" in capsys.readouterr().err
-    with monkeypatch.context() as patched:
-        patched.setattr("sparing.runs.train.fit", killed)
-        with pytest.raises(Killed):
-            resume(killed_run, "--set", "train.steps=9", "--cut-journal")
+    for moment in ("resume.checkpoint.save", "resume.provenance", "train.fit"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"sparing.runs.{moment}", killed)
+            with pytest.raises(Killed):
+                resume(killed_run, "--set", "train.steps=9", "--cut-journal")
     # From now on it is an ordinary run, whose last checkpoint and journal agree.
     assert resume(killed_run, "--set", "train.steps=9") == 0
     kept = lines[1:] if damage is flip_line else lines[:-1]
     assert (killed_run / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
     assert [json.loads(line)["step"] for line in kept][-1] <= 8
-    assert RunFolder(killed_run).starts()[-2]["journal_bytes_cut"] > 0
+    assert RunFolder(killed_run).read("provenance")["resumed"][-2]["step"] == 8
     assert "journal_bytes_cut" not in RunFolder(killed_run).starts()[-1]
     # `previous` is of an earlier step; the repair did not push it out.
     assert RunFolder(killed_run).step("previous") == 8

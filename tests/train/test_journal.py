@@ -44,6 +44,12 @@ def test_a_damaged_line_is_named_and_does_not_end_the_journal(content: bytes, pa
     assert [entry["step"] for entry in journal.read(path)] == [1, 3]
 
 
+def test_the_best_entry_is_one_with_a_finite_loss() -> None:
+    losses = [None, float("nan"), 2.0, 1.0, None]
+    entries = [{"kind": "valid", "step": at, "nats_per_token": x} for at, x in enumerate(losses)]
+    assert journal.best(entries) == entries[3]
+
+
 def test_rewound_it_holds_what_was_there_before_the_checkpoint(path: Path) -> None:
     journal.rewind(path, 0)
     assert path.read_bytes() == b""

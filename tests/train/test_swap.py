@@ -78,10 +78,9 @@ def test_a_checkpoint_that_is_not_worth_keeping_leaves_the_previous_one(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"last", "previous"}
 
 
-def test_what_an_older_version_left_is_found_and_settled(tmp_path: Path) -> None:
-    for name in ("last", "best"):
-        checkpoint.save(tmp_path, name, number(1), IDENTITY)
-        (tmp_path / name).rename(tmp_path / f"retired-{name}")
-    assert checkpoint.list_names(tmp_path) == ["last", "best"]
+def test_a_last_that_was_only_moved_away_is_found_and_settled(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, "last", number(1), IDENTITY)
+    (tmp_path / "last").rename(tmp_path / "retired-last")
+    assert checkpoint.list_names(tmp_path) == ["last"]
     swap.settle(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"last", "best"}
+    assert {path.name for path in tmp_path.iterdir()} == {"last"}

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from sparing.cli.options import Json, Settings, print_report
-from sparing.cli.train import read_recipe
 from sparing.config import described
 from sparing.data.vocab import ONE_BYTE
 from sparing.errors import unknown_name
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
 from sparing.runs.bundled import run_or_bundled
-from sparing.runs.config import RunConfig, to_json, with_settings
+from sparing.runs.config import RunConfig, read_config, to_json, with_settings
 from sparing.runs.folder import is_run
 from sparing.runs.recipes import RECIPES, expectation, recipe
 from sparing.terminal import print_json, print_line
@@ -59,7 +58,7 @@ def info(
 def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
     path = Path(name)
     if name.endswith(".json"):
-        return read_recipe(path), {"recipe": name}
+        return read_config(path), {"recipe": name}
     if name in RECIPES:
         return recipe(name), {"recipe": name, "about": expectation(name)}
     if name and not (path.exists() or "/" in name):

@@ -8,9 +8,8 @@ import typer
 from sparing.cli.options import Device, Settings, Source, parse_out_path, print_message
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
-from sparing.files import read_object
 from sparing.launch import current_launch, launched_at
-from sparing.runs.config import RunConfig, from_json, with_settings
+from sparing.runs.config import RunConfig, read_config, with_settings
 from sparing.runs.folder import is_of_launch, open_run
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
@@ -90,21 +89,11 @@ def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) ->
     if not resume or path is None:
         if not name:
             raise UserError("name a recipe; `sparing recipes` lists them")
-        return read_recipe(Path(name)) if name.endswith(".json") else recipe(name)
+        return read_config(Path(name)) if name.endswith(".json") else recipe(name)
     run = open_run(path).config()
     if name and name != run.recipe:
         raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
     return run
-
-
-def read_recipe(path: Path) -> RunConfig:
-    """Read a recipe from a JSON file, such as `sparing derive` writes."""
-    try:
-        return from_json(read_object(path))
-    except UserError as problem:
-        if str(problem).startswith(str(path)):
-            raise
-        raise UserError(f"{path}: {problem}") from None
 
 
 def apply_settings(

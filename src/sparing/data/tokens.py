@@ -82,7 +82,8 @@ class Split:
     size_bytes: int
     """Bytes of text before tokenizing; a lossy vocabulary may have dropped some of them."""
     words: int
-    """Words between whitespace plus one per line end; word perplexity divides by this."""
+    """Words between whitespace plus one per line end, by which word perplexity divides; 0 if tokens
+    are bytes or characters, of which it would have ten digits."""
     start: int
     """The id fed before the first token."""
     ends: npt.NDArray[Any] | None = None
@@ -106,7 +107,8 @@ class Tokens:
             for file, entry in about["files"].items()
         }
         ids, ends = arrays[".bin"], arrays.get(".ends")
-        return Split(ids, about["bytes"], about["words"], self.vocab.start, ends)
+        words = 0 if self.vocab.kind in BYTE_LIKE else about["words"]
+        return Split(ids, about["bytes"], words, self.vocab.start, ends)
 
     def files(self) -> dict[str, FileEntry]:
         """The files of all splits, by name."""
@@ -198,7 +200,8 @@ def split_from_text(text: bytes, vocab: Vocab) -> Split:
     """Encode a text in memory as a split."""
     if not text:
         raise UserError("the text is empty; give at least one character")
-    return Split(vocab.encode(text), len(text), count_words(text), vocab.start, vocab.ends(text))
+    words = 0 if vocab.kind in BYTE_LIKE else count_words(text)
+    return Split(vocab.encode(text), len(text), words, vocab.start, vocab.ends(text))
 
 
 def drop_newlines(split: Split, vocab: Vocab) -> Split:
@@ -212,9 +215,7 @@ def drop_newlines(split: Split, vocab: Vocab) -> Split:
         return split
     ids = split.ids[split.ids != vocab.start]
     dropped = split.ids.size - ids.size
-    return dataclasses.replace(
-        split, ids=ids, size_bytes=split.size_bytes - dropped, words=split.words - dropped
-    )
+    return dataclasses.replace(split, ids=ids, size_bytes=split.size_bytes - dropped)
 
 
 def truncate_split(split: Split, size_bytes: int, vocab: Vocab) -> Split:
@@ -240,7 +241,7 @@ def truncate_split(split: Split, size_bytes: int, vocab: Vocab) -> Split:
 
 def _words_in(ids: npt.NDArray[Any], vocab: Vocab) -> int:
     """Words of the text of some tokens; 0 if they do not say."""
-    if vocab.lossless:
+    if vocab.lossless and vocab.kind not in BYTE_LIKE:
         return count_words(vocab.decode(ids))
     return len(ids) if vocab.kind == "words" else 0
 

@@ -35,9 +35,6 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
 Losses = Iterator[tuple[Tensor, int]]
 """Total nats and number of tokens of successive parts of a text."""
-MAX_TOKENS_PER_WORD = 4
-"""Words have a perplexity where tokens are words or large parts of them. Pieces of English have up
-to 2 tokens per word; bytes and characters have 5 or more, and a perplexity of ten digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +46,7 @@ class Evaluation:
     tokens: int
     size_bytes: int
     words: int
-    """Words of the split; 0 if they were not counted."""
+    """Words of the split; 0 if tokens are bytes or characters, or words were not counted."""
     protocol: str
     """Which text was scored: `bytes`, or `no-newlines`."""
     how: str
@@ -88,10 +85,8 @@ class Evaluation:
 
     @property
     def word_perplexity(self) -> float | None:
-        """Exponential of the mean loss per word; None without words, or if tokens are letters."""
-        if self.tokens > MAX_TOKENS_PER_WORD * self.words:
-            return None
-        return units.perplexity(self.loss_nats, self.words)
+        """Exponential of the mean loss per word; None without words."""
+        return units.perplexity(self.loss_nats, self.words) if self.words else None
 
     def to_json(self) -> dict[str, Any]:
         """All figures; those that are not finite become None, because JSON cannot express them."""

@@ -125,6 +125,7 @@ def _encode(vocab: Vocab, text: bytes, number: int) -> np.ndarray:
 
 
 def to_text_score(vocab: Vocab, text: bytes, ids: np.ndarray, nats: np.ndarray) -> TextScore:
+    """Put the nats of every token together with the text."""
     return TextScore(
         text=text,
         loss_nats=float(nats.sum()),

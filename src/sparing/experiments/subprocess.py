@@ -113,10 +113,7 @@ class OutputReader(Thread):
 
 def exec_tied_to_parent(parent: int, command: Sequence[str]) -> None:
     """Replace this process by `command`, which gets SIGTERM as soon as process `parent` ends."""
-    end_with_parent()
-    # If the parent ended before the call above, no signal will ever come.
-    if os.getppid() != parent:
-        sys.exit(f"process {parent}, which started this one, has ended")
+    end_with_parent(parent)
     os.execvp(command[0], list(command))
 
 

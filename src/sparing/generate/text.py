@@ -3,7 +3,7 @@
 import codecs
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -134,7 +134,7 @@ def read_text(  # noqa: PLR0913  two are keyword-only
     """Read `text`, from its beginning or after what was read before."""
     ids = vocab.encode(text).astype(np.int64)
     if after is not None and len(ids) == 0:
-        return after
+        return replace(after, text=after.text + text)
     with eval_step(model, hardware):
         state = model.initial_state(1, inference=True) if after is None else after.state
         ids = np.concatenate([[vocab.start], ids]) if after is None else ids

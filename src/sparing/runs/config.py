@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -9,6 +10,7 @@ from typing_extensions import TypeVar
 from sparing import config
 from sparing.data.tokens import DataConfig
 from sparing.errors import UserError, unknown_name
+from sparing.files import read_object
 from sparing.models import FAMILIES
 from sparing.models.api import ModelConfig
 from sparing.train.config import TrainConfig
@@ -81,6 +83,15 @@ def from_json(data: Mapping[str, Any]) -> RunConfig:
         raise UserError("setting model must be a group of settings")
     built = config.from_json(FAMILIES[family].config, model, "model")
     return config.from_json(RunConfig, {**data, "model": built})
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read the settings of a run, or a recipe such as `sparing derive` writes, from a JSON file."""
+    stored = read_object(path)
+    try:
+        return from_json(stored)
+    except UserError as problem:
+        raise UserError(f"{path}: {problem}") from None
 
 
 def with_settings(run: RunConfig[M], settings: Sequence[str]) -> RunConfig[M]:

@@ -1,7 +1,7 @@
 """The run folder: the files of a run, and how to open them again."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,12 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The run's complete settings."""
-        path = self._changed_settings() or self.path / "config.json"
-        try:
-            return run_config.from_json(files.read_object(path))
-        except UserError as problem:
-            raise UserError(f"{path}: {problem}") from None
+        changed = self._changed_settings()
+        return run_config.read_config(changed) if changed else self.stored_config()
+
+    def stored_config(self) -> RunConfig:
+        """The settings in config.json, which those of a pass that has just begun may replace."""
+        return run_config.read_config(self.path / "config.json")
 
     def _changed_settings(self) -> Path | None:
         """Settings that a resume has saved with `last`, but not yet written to config.json."""
@@ -172,15 +173,19 @@ def is_run(path: Path) -> bool:
     return (path / "config.json").is_file()
 
 
-def refuse_used_folder(path: Path) -> None:
-    """Refuse a folder for a new run that holds a run already, or what is left of one."""
+def refuse_used_folder(path: Path, *, besides: Sequence[str] = ()) -> None:
+    """Refuse a folder for a new run that holds a run already, or what is left of one.
+
+    Checkpoints named in `besides` may be there.
+    """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; --out names a folder")
     if is_run(path):
         raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
     folder = RunFolder(path)
     left = [each for each in (folder.metrics, path / "results.json") if each.exists()]
-    left += [folder.checkpoints / name for name in checkpoint.list_names(folder.checkpoints)]
+    names = [name for name in checkpoint.list_names(folder.checkpoints) if name not in besides]
+    left += [folder.checkpoints / name for name in names]
     if left:
         raise UserError(
             f"{path} holds {left[0].relative_to(path)} of a run that has lost its config.json; "

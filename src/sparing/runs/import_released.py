@@ -23,7 +23,7 @@ from sparing.inputs import open_regular
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
-from sparing.runs.folder import RunFolder, create, is_run
+from sparing.runs.folder import RunFolder, create, refuse_used_folder
 from sparing.runs.recipes import recipe
 from sparing.train import checkpoint
 from sparing.train.capture import model_tensors
@@ -95,8 +95,8 @@ def import_adaptive_span(
 
     `max_bytes` limits the size of its tensors; None: half of the free memory.
     """
-    if is_run(out):
-        raise UserError(f"{out} already holds a run; name another --out")
+    # A lone `best` may be what a killed import has left.
+    refuse_used_folder(out, besides=["best"])
     limit = free_ram_bytes() // 2 if max_bytes is None else max_bytes
     stored = read_tensors(file, limit)
     theirs = _weights(file, stored, limit)

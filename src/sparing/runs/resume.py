@@ -45,15 +45,16 @@ def resume(
     """Restore `training` from a checkpoint of a run, and record that the run was resumed.
 
     Everything is read and checked before anything is written. A run that was killed before its
-    first `last` starts again from the beginning.
+    first `last` starts again from the beginning: then nothing is restored.
     """
     world, counters, name = training.world, training.counters, options.checkpoint
     leading = world.rank == 0
-    starts = folder.starts() if leading else []
+    starts, stored = (folder.starts(), folder.stored_config()) if leading else ([], run)
     before = from_json(world.broadcast_object(to_json(folder.config()) if leading else None))
     _check_unchanged_settings(before, run)
+    again = world.broadcast_object(leading and _starts_again(folder, before, run, name))
     moved = False
-    if not world.broadcast_object(leading and _starts_again(folder, before, run, name)):
+    if not again:
         moved = _restore(run, before, folder, training, name)
         counters, config = training.counters, training.stream.config
         training.stream = build_stream(tokens, config, world, counters.cursor)
@@ -63,11 +64,16 @@ def resume(
     counters.journal_bytes -= lost
     captured = capture(training) if moved or world.broadcast_object(lost) else None
     if leading:
+        if again and _trains_otherwise(before, run):
+            swap.remove(folder.checkpoints, "best")
+        if lost:
+            # First: the shorter length in `last` is that of the journal without its damage.
+            journal.rewind(folder.metrics, size)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
         journal.rewind(folder.metrics, size)
         record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
         cut = {"journal_bytes_cut": lost} if lost else {}
-        _record_resume(run, folder, starts, record | cut)
+        _record_resume(run, folder, starts, record | cut | _changed(stored, run))
 
 
 def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: str) -> bool:
@@ -182,12 +188,20 @@ def _save_as_last(
         checkpoint.save(folder.checkpoints, "last", saved, run.identity(), rotate=rotate)
 
 
+def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:
+    """Whether more than the budget is different, so that weights of the one are not the other's."""
+    return any(not each.startswith(BUDGET) for each in differences(before, run))
+
+
+def _changed(stored: RunConfig, run: RunConfig) -> dict[str, list[str]]:
+    changed = differences(stored, run)
+    return {"changed": changed} if changed else {}
+
+
 def _record_resume(
     run: RunConfig, folder: RunFolder, starts: list[Provenance], record: dict[str, Any]
 ) -> None:
     """Write the provenance, then the settings of the resumed run."""
-    if changed := differences(from_json(folder.read("config")), run):
-        record["changed"] = changed
     first, *resumed = starts
     folder.write("provenance", {**first, "resumed": [*resumed, record]})
     folder.adopt_settings(run)

@@ -165,7 +165,7 @@ def _train_in_folder(
         callbacks = build_callbacks(run, folder, tokens, training, progress=options.progress)
         callbacks.bar.print(f"run {path}")
         if options.resume and training.counters.step == 0:
-            callbacks.bar.print("no checkpoint had been saved; starting from the beginning")
+            callbacks.bar.print("no step had been saved; starting from the beginning")
         _report_restart(callbacks, training, options)
         for remark in remarks(training, run.train, resumed=options.resume):
             callbacks.bar.print(remark)

@@ -127,7 +127,12 @@ def best(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     valid = [entry for entry in entries if entry["kind"] == "valid"]
     others = [at for at, entry in enumerate(valid) if measurement(entry) != measurement(valid[-1])]
     comparable = valid[max(others, default=-1) + 1 :]
-    return min(comparable, key=lambda entry: entry.get("nats_per_token", math.inf), default=None)
+    return min(comparable, key=_loss, default=None)
+
+
+def _loss(entry: Mapping[str, Any]) -> float:
+    found = entry.get("nats_per_token")
+    return math.inf if found is None or math.isnan(found) else float(found)
 
 
 def measurement(entry: Mapping[str, Any]) -> list[Any]:

@@ -200,7 +200,7 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
         bits = result["bits_per_byte"]
         callbacks.bar.print(f"step {counters.step}: valid {bits:.4f} bits per byte")
         if is_best(counters, measurement(result), result["nats_per_token"]):
-            counters.journal_bytes = callbacks.journal.size_bytes()
+            sync_journal(training, callbacks)
             callbacks.save("best", capture_weights(training))
     training.optimizer.report_validation(result["nats_per_token"])
     return True

@@ -77,5 +77,5 @@ def stopping(tell: Callable[[str], None], *, launched: bool = False) -> Iterator
                 tell(f"stopping with a checkpoint{again}")
             received.append(number)
 
-    with answer_signals(answer), catch_stop_signals(request):
+    with catch_stop_signals(request), answer_signals(answer):
         yield stop

@@ -15,12 +15,11 @@ NAMES = ("last", "previous", "best")
 
 def locate(folder: Path, name: str) -> Path | None:
     """The folder of a checkpoint: its name, or where a kill between two renames left it."""
-    incoming, retired = folder / f"incoming-{name}", folder / f"retired-{name}"
+    incoming, retired = folder / f"incoming-{name}", folder / "retired-last"
     complete = [incoming] if (incoming / MANIFEST).is_file() else []
-    places = [folder / name, *complete, retired]
+    places = [folder / name, *complete, *([retired] if name == "last" else [])]
     if name == "previous":
         # A `last` that has been replaced is the previous one, whatever it is still called.
-        retired = folder / "retired-last"
         places = [*([retired] if locate(folder, "last") != retired else []), folder / name]
     return next((place for place in places if place.is_dir()), None)
 
@@ -32,6 +31,14 @@ def swap_in(folder: Path, name: str, *, rotate: bool) -> None:
         current.rename(folder / ("retired-last" if rotate else "trash"))
     (folder / f"incoming-{name}").rename(current)
     fsync(folder)
+    settle(folder)
+
+
+def remove(folder: Path, name: str) -> None:
+    """Remove a checkpoint; a kill leaves all of it or nothing."""
+    settle(folder)
+    if (folder / name).is_dir():
+        (folder / name).rename(folder / "trash")
     settle(folder)
 
 
@@ -50,5 +57,5 @@ def settle(folder: Path) -> None:
         if previous.is_dir():
             previous.rename(trash)
         retired.rename(previous)
-    for leftover in ("trash", "incoming-last", "incoming-best", "retired-best"):
+    for leftover in ("trash", "incoming-last", "incoming-best"):
         shutil.rmtree(folder / leftover, ignore_errors=True)
