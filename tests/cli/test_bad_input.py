@@ -292,6 +292,7 @@ def test_an_empty_out_is_not_the_current_folder(
     monkeypatch.chdir(tmp_path)
     refused(sparing(*command, "--out", ""), "--out is empty")
     refused(sparing(*command, "--out", " "), "--out is empty")
+    refused(sparing(*command, "--out", "run\udc9b"), "is not UTF-8")
     assert not list(tmp_path.iterdir())
 
 

@@ -68,6 +68,25 @@ def test_a_run_that_has_lost_its_last_does_not_start_again(
     assert resume(early_run, "--checkpoint", "best") == 0
 
 
+def test_a_run_that_has_lost_all_its_checkpoints_keeps_its_journal(killed_run: Path) -> None:
+    assert resume(killed_run) == 0
+    (killed_run / "results.json").unlink()
+    shutil.rmtree(killed_run / "checkpoints")
+    before = contents(killed_run)
+    assert resume(killed_run) == 2
+    assert contents(killed_run) == before
+
+
+def test_a_finished_run_takes_no_settings_that_nothing_is_trained_with(
+    killed_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(killed_run) == 0
+    before = contents(killed_run)
+    assert resume(killed_run, "--set", "train.seed=3") == 2
+    assert "budget is used up" in capsys.readouterr().err
+    assert contents(killed_run) == before
+
+
 def test_figures_of_weights_that_would_be_replaced_keep_the_settings(
     early_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,7 +80,15 @@ def test_an_optimizer_state_that_is_not_a_number_is_refused() -> None:
         restore(toy_training(), captured("optimizer", **{name: torch.full_like(tensor, torch.nan)}))
 
 
-@pytest.mark.parametrize("found", [None, torch.zeros(3), torch.zeros(7, dtype=torch.uint8)])
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        torch.zeros(3),
+        torch.zeros(7, dtype=torch.uint8),
+        torch.zeros_like(torch.get_rng_state()),
+    ],
+)
 def test_without_a_random_generator_nothing_is_resumed(found: Tensor | None) -> None:
     with pytest.raises(UserError, match=r"random generator \(rng.cpu\)"):
         restore(toy_training(), captured("state", **{"rng.cpu": found}))

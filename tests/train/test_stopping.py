@@ -38,7 +38,7 @@ def test_the_first_ctrl_c_is_answered_and_the_second_ends_the_process(ended: lis
     with stopping(told.append) as stop:
         strike()
         assert (stop.requested, stop.cause) == (True, signal.SIGINT)
-    assert (told, ended) == ([f"stopping with a checkpoint{AGAIN}"], [])
+    assert (told, ended) == ([f"stopping with a checkpoint after this step{AGAIN}"], [])
     with stopping(told.append):
         strike(signal.SIGTERM)
         strike()
@@ -64,7 +64,7 @@ def test_a_second_signal_is_ignored_under_a_launcher(ended: list[int]) -> None:
         strike(signal.SIGTERM)
         strike()
         assert stop.cause == signal.SIGTERM
-    assert (told, ended) == (["stopping with a checkpoint"], [])
+    assert (told, ended) == (["stopping with a checkpoint after this step"], [])
     assert signal.getsignal(signal.SIGTERM) == before
 
 

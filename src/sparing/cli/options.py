@@ -36,6 +36,9 @@ def parse_out_path(text: str) -> Path:
     """Parse --out; an empty name, as from an unset variable, would mean the current folder."""
     if not text.strip():
         raise UserError("--out is empty; name a file or folder to write to")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        # safetensors and TensorBoard could not open it.
+        raise UserError(f"--out {text} is not UTF-8; choose another name")
     return Path(text)
 
 

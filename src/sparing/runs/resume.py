@@ -86,7 +86,7 @@ def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: st
         what = "results of other settings" if names else "results but no checkpoint"
         raise UserError(f"run {folder.path} has {what}; start a new run")
     reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
-    return not names or ("training" not in results and reached <= due)
+    return "training" not in results and reached <= due
 
 
 def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:
@@ -125,7 +125,8 @@ def _restore(
     else:
         start_second_pass(training, saved)
         changed = True
-    if changed or any(each.startswith(BUDGET) for each in differences(before, run)):
+    if changed or before != run:
+        # Without a step to come, the settings would claim what was not trained with them.
         _check_budget(training, run)
     return changed or name != "last"
 

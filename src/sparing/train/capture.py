@@ -115,7 +115,13 @@ def _check_rng(saved: Mapping[str, Tensor]) -> None:
     """Rank 0 always saves its generator; without it a resumed run would differ unnoticed."""
     own = torch.get_rng_state()
     given = [tensor for name, tensor in saved.items() if name.startswith("rng.cpu")]
-    if "rng.cpu" not in saved or any((t.dtype, t.shape) != (own.dtype, own.shape) for t in given):
+    try:
+        sound = "rng.cpu" in saved and all(t.shape == own.shape for t in given)
+        for tensor in given if sound else ():
+            torch.Generator().set_state(tensor)
+    except (RuntimeError, TypeError):
+        sound = False
+    if not sound:
         raise UserError(
             "the checkpoint has no usable state of the random generator (rng.cpu); resume from "
             "another with --checkpoint"

@@ -74,7 +74,7 @@ def stopping(tell: Callable[[str], None], *, launched: bool = False) -> Iterator
             end_now(number)
         elif number in STOP_SIGNALS:
             if not received:
-                tell(f"stopping with a checkpoint{again}")
+                tell(f"stopping with a checkpoint after this step{again}")
             received.append(number)
 
     with catch_stop_signals(request), answer_signals(answer):
