@@ -125,7 +125,7 @@ def _run_here(self: SignalRelay, command: Sequence[str], *, shown: bool) -> tupl
 
 
 def test_a_sample_of_damage_is_survived_or_refused(base: Path) -> None:
-    _check(base, first=5100, cases=32)
+    _check(base, first=5100, cases=24)
 
 
 @pytest.mark.soak

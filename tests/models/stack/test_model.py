@@ -192,7 +192,7 @@ def compilations(model: Stack, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     [
         ("af af af", 1),
         pytest.param("gf af gf a gf", 3, marks=pytest.mark.soak),
-        ("lf a lf a f", 3 + 2),
+        pytest.param("lf a lf a f", 3 + 2, marks=pytest.mark.soak),
     ],
 )
 def test_one_piece_of_code_serves_all_groups_of_a_kind_for_ever(
