@@ -47,6 +47,8 @@ class Poisoned(SHARNN):
 
 def poisoned(bad: Collection[int]) -> Poisoned:
     Poisoned.bad, Poisoned.calls = bad, 0
+    # Whatever ran before, two of them have the same weights.
+    torch.manual_seed(1)
     return Poisoned(MODEL)
 
 
