@@ -24,6 +24,9 @@ def test_a_small_training_starts_without_a_word() -> None:
         ({"steps": 8}, 8, "8 steps; to train on, set a larger total, such as train.steps=16"),
         ({"steps": 1}, 1, "1 step; to train on, set a larger total, such as train.steps=2"),
         ({"steps": None, "minutes": 0.5}, 9, "such as train.minutes=1"),
+        # Of several budgets, the one that is used up.
+        ({"steps": 14, "minutes": 0.5}, 9, "such as train.minutes=1"),
+        ({"steps": 9, "minutes": 0.6}, 9, "such as train.steps=18"),
     ],
 )
 def test_a_finished_run_says_so_and_how_to_train_on(

@@ -24,7 +24,7 @@ def remarks(training: Training, config: TrainConfig, *, resumed: bool) -> Iterat
     counters = training.counters
     clock = Clock(counters.elapsed_s + training.head_start_s)
     if resumed and (training.model.converged or budget_used(training, config, clock) >= 1):
-        yield _finished(training, config)
+        yield _finished(training, config, clock.elapsed_s())
         return
     if resumed and counters.pass_share is None:
         yield (
@@ -40,16 +40,16 @@ def remarks(training: Training, config: TrainConfig, *, resumed: bool) -> Iterat
             )
 
 
-def _finished(training: Training, config: TrainConfig) -> str:
+def _finished(training: Training, config: TrainConfig, elapsed_s: float) -> str:
     done = f"the run is finished: {pluralize(training.counters.step, 'step')}"
     if training.model.converged:
         return f"{done}, and its search has converged"
-    counters, budgets = training.counters, {"steps": config.steps, "minutes": config.minutes}
-    used = {"steps": counters.step, "minutes": counters.elapsed_s / 60}
-    over = [unit for unit, total in budgets.items() if total is not None and used[unit] >= total]
-    unit = over[0] if over else "epochs"
-    twice = 2 * getattr(config, unit)
-    return f"{done}; to train on, set a larger total, such as train.{unit}={twice:g}"
+    units = ("steps", "epochs", "minutes")
+    totals = {unit: total for unit in units if (total := getattr(config, unit)) is not None}
+    used = {"steps": training.counters.step, "minutes": elapsed_s / 60}
+    # The budget that is used up; epochs if none of the others is.
+    unit = max(totals, key=lambda each: used.get(each, totals[each]) / totals[each])
+    return f"{done}; to train on, set a larger total, such as train.{unit}={2 * totals[unit]:g}"
 
 
 def estimate_step_s(training: Training, config: TrainConfig) -> float:
