@@ -72,7 +72,7 @@ def test_what_the_shell_opened_is_read_to_its_end() -> None:
 def test_an_input_too_large_for_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "MOST_BYTES", 10)
+    monkeypatch.setattr(inputs, "MAX_BYTES", 10)
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4)
     (tmp_path / "text").write_bytes(b"x" * 11)
     with pytest.raises(UserError, match="text holds more than 10 bytes; give a part of it"):

@@ -18,9 +18,9 @@ from sparing.errors import UserError
 from sparing.inputs import open_regular
 
 LOCK = ".lock"
-MOST_DIGITS = 20
+MAX_DIGITS = 20
 """Of a whole number in JSON: 64 bits and a sign."""
-MOST_NESTED = 50
+MAX_NESTED = 50
 """Levels of groups and lists in JSON."""
 SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
@@ -146,7 +146,7 @@ def parse_json(text: str) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level = [data]
-    for _ in range(MOST_NESTED):
+    for _ in range(MAX_NESTED):
         level = [item for each in level for item in _items(each)]
     if level:
         raise ValueError("it is nested too deeply")
@@ -157,7 +157,7 @@ def parse_json(text: str) -> Any:
 
 
 def _parse_int(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"it has a whole number of {len(digits):,} digits")
     return int(digits)
 

@@ -11,7 +11,7 @@ from typing import IO
 
 from sparing.errors import UserError
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum size of an input that is read into memory as a whole."""
 BLOCK_BYTES = 1 << 20
 KINDS = {
@@ -51,15 +51,15 @@ def read_input(path: Path) -> bytes:
         of_shell = path.parent == Path("/dev/fd")
         with open(path, "rb") if of_shell else open_regular(path) as file:
             data = _read_most(file)
-    if len(data) > MOST_BYTES:
-        raise UserError(f"{path} holds more than {MOST_BYTES:,} bytes; give a part of it")
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{path} holds more than {MAX_BYTES:,} bytes; give a part of it")
     return data
 
 
 def _read_most(file: IO[bytes]) -> bytes:
     """Read to the end, or a little more than is allowed."""
     blocks = iter(partial(file.read, BLOCK_BYTES), b"")
-    return b"".join(islice(blocks, MOST_BYTES // BLOCK_BYTES + 1))
+    return b"".join(islice(blocks, MAX_BYTES // BLOCK_BYTES + 1))
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparing import device as devices
+from sparing.data.text import encode_text
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -231,4 +232,4 @@ def _generation(
 
 
 def _encode(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8", errors="surrogateescape")
+    return text if isinstance(text, bytes) else encode_text(text)

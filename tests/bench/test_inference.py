@@ -9,7 +9,7 @@ from tests.bench.small import CPU, small_run
 
 from sparing.bench import inference as bench
 from sparing.bench.inference import (
-    MOST_SEGMENTS,
+    MAX_SEGMENTS,
     EvaluateOptions,
     GenerateOptions,
     Writer,
@@ -93,7 +93,7 @@ class Hoarder(LanguageModel):
 
 
 def test_an_unbounded_state_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "MOST_TOKENS", 100)
+    monkeypatch.setattr(bench, "MAX_TOKENS", 100)
     run, hoarder = small_run(), Hoarder()
     hoarder.head = build_model(run).head
     options = GenerateOptions(positions=())
@@ -116,9 +116,9 @@ def test_other_families_and_bad_sizes_are_refused() -> None:
         bench_evaluate(recipe("enwik8_sha_rnn"), CPU, EvaluateOptions())
     with pytest.raises(UserError, match="segment must be at least 1"):
         EvaluateOptions(segment=0)
-    EvaluateOptions(memory=4 * MOST_SEGMENTS - 1, segment=4)
+    EvaluateOptions(memory=4 * MAX_SEGMENTS - 1, segment=4)
     with pytest.raises(UserError, match="not full after"):
-        EvaluateOptions(memory=4 * MOST_SEGMENTS, segment=4)
+        EvaluateOptions(memory=4 * MAX_SEGMENTS, segment=4)
 
 
 @pytest.mark.soak

@@ -220,7 +220,7 @@ def test_a_text_larger_than_the_limit_is_refused_and_the_limit_named(
 def test_an_archive_of_too_many_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 1)
     (tmp_path / "many").write_bytes(tar_of(FILES))
     with pytest.raises(UserError, match="holds more than 1 files; unpack it first"):
         unpack(tmp_path / "many")
@@ -229,7 +229,7 @@ def test_an_archive_of_too_many_files_is_refused(
 def test_an_archive_that_needs_too_much_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "MOST_MEMORY", 1 << 16)
+    monkeypatch.setattr(archives, "MAX_MEMORY", 1 << 16)
     (tmp_path / "greedy").write_bytes(lzma.compress(b"text"))
     with pytest.raises(UserError, match="greedy is a damaged archive: Memory usage limit"):
         unpack(tmp_path / "greedy")

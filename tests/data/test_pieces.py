@@ -132,12 +132,12 @@ def test_a_size_that_no_vocabulary_can_have_is_refused(size: int) -> None:
         PieceVocab.train(TEXT, size)
 
 
-@pytest.mark.parametrize("bound", ["MOST_SENTENCES", "MOST_CHARACTERS"])
+@pytest.mark.parametrize("bound", ["MAX_SENTENCES", "MAX_CHARACTERS"])
 def test_of_a_large_text_the_trainer_gets_every_nth_sentence(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = b"".join(b"%03d\n" % number for number in range(100))
-    monkeypatch.setattr(pieces_module, bound, 40 if bound == "MOST_SENTENCES" else 120)
+    monkeypatch.setattr(pieces_module, bound, 40 if bound == "MAX_SENTENCES" else 120)
     kept = pieces_module._training_sentences(text)
     assert kept == [f"{number:03d}" for number in range(0, 100, 4)]
     # Also if it has no lines, only words.

@@ -162,7 +162,7 @@ def test_enwik8_has_205_symbols(enwik8: dict[str, bytes]) -> None:
 
 
 def test_a_text_of_too_many_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MOST_WORDS", 3)
+    monkeypatch.setattr(words, "MAX_WORDS", 3)
     train_vocab("words", b"a b a b\n")
     with pytest.raises(UserError, match=r"more than 3 different words; set data\.vocab=pieces"):
         train_vocab("words", b"a b c\n d")

@@ -25,10 +25,10 @@ from sparing.models.api import LanguageModel, Output, State, size_bytes
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 
-MOST_SEGMENTS = 10_000
+MAX_SEGMENTS = 10_000
 """Segments after which an evaluation's state that still grows counts as unbounded."""
 CHUNK = GenerationConfig().chunk
-MOST_TOKENS = 1 << 20
+MAX_TOKENS = 1 << 20
 """Tokens after which a generation's state that still grows counts as unbounded."""
 
 
@@ -47,9 +47,9 @@ class EvaluateOptions:
 
     def __post_init__(self) -> None:
         _check_positive(self, "segment", "batch", "rounds")
-        if self.memory >= MOST_SEGMENTS * self.segment:
+        if self.memory >= MAX_SEGMENTS * self.segment:
             raise UserError(
-                f"memory {self.memory:,} is not full after {MOST_SEGMENTS:,} segments; lower it, "
+                f"memory {self.memory:,} is not full after {MAX_SEGMENTS:,} segments; lower it, "
                 "or raise segment"
             )
 
@@ -67,12 +67,12 @@ class Reader:
         with torch.no_grad(), hardware.autocast():
             self.state = self.model.initial_state(self.tokens_BT.size(0), inference=True)
             before = -1
-            for _ in range(MOST_SEGMENTS):
+            for _ in range(MAX_SEGMENTS):
                 self.state = self.model(self.tokens_BT, self.state).state
                 if size_bytes(self.state) == before:
                     return
                 before = size_bytes(self.state)
-        raise UserError(f"the model's state still grows after {MOST_SEGMENTS:,} segments")
+        raise UserError(f"the model's state still grows after {MAX_SEGMENTS:,} segments")
 
     def read(self, hardware: Hardware) -> float:
         """Score one segment and return its loss, which waits for the device."""
@@ -157,7 +157,7 @@ class Writer:
         while size_bytes(self.state) > before:
             before = size_bytes(self.state)
             yield self.skip(CHUNK)
-            if self.position > MOST_TOKENS:
+            if self.position > MAX_TOKENS:
                 raise UserError(f"the model's state still grows after {self.position:,} tokens")
 
     def skip_to(self, position: int) -> Iterator[float]:

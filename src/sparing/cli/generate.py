@@ -7,6 +7,7 @@ import typer
 
 from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json
+from sparing.data.text import encode_text
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
@@ -84,7 +85,7 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
     if given and path is not None:
         raise UserError("give --prompt or --prompt-file, not both")
     if path is None:
-        return [text.encode("utf-8", errors="surrogateescape") for text in given]
+        return [encode_text(text) for text in given]
     return [read_input(path)]
 
 

@@ -18,6 +18,7 @@ from sparing.cli.options import (
     given_options,
     parse_out_path,
 )
+from sparing.data.text import encode_text
 from sparing.data.tokens import Split, split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
@@ -193,7 +194,7 @@ def _spans(folders: Sequence[RunFolder], options: PlotOptions, path: Path, svg: 
 def _ids(folder: RunFolder, options: PlotOptions) -> npt.NDArray[Any]:
     if options.text is None:
         return _valid(folder, options.source).ids
-    return split_from_text(options.text.encode("utf-8", "surrogateescape"), folder.vocab()).ids
+    return split_from_text(encode_text(options.text), folder.vocab()).ids
 
 
 def _context(

@@ -7,6 +7,7 @@ import typer
 
 from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json
+from sparing.data.text import encode_text
 from sparing.errors import UserError
 from sparing.evaluate.score import TextScore, rank_texts, score_texts
 from sparing.inputs import read_input
@@ -67,7 +68,7 @@ def score(
 
 
 def _encode(texts: list[str]) -> list[bytes]:
-    return [text.encode("utf-8", errors="surrogateescape") for text in texts]
+    return [encode_text(text) for text in texts]
 
 
 def _read(file: Path, *, whole: bool) -> list[bytes]:

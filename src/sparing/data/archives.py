@@ -19,9 +19,9 @@ from sparing.device import limit_to_free_ram
 from sparing.errors import UserError
 
 BLOCK_BYTES = 1 << 20
-MOST_MEMORY = 1 << 28
+MAX_MEMORY = 1 << 28
 """Memory that unpacking an .xz may take; `xz -9` needs a quarter of it."""
-MOST_MEMBERS = 1_000_000
+MAX_MEMBERS = 1_000_000
 ARCHIVE_ERRORS = (
     *(lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError, EOFError),
     # Raised by gzip and bz2, and for sizes that no machine can hold.
@@ -58,7 +58,8 @@ def unpack(path: Path, how: Unpacking | None = None) -> dict[str, Text]:
         raise UserError(f"{path} is a damaged archive: {problem}") from None
     except MemoryError:
         raise UserError(f"{path} cannot be unpacked in the memory that is free") from None
-    except (RuntimeError, NotImplementedError) as problem:
+    except RuntimeError as problem:
+        # Of a zip with a password, or with a feature that the library lacks.
         raise UserError(f"{path} cannot be unpacked: {problem}") from None
 
 
@@ -75,9 +76,9 @@ def _read_members(path: Path, text: TextFile, how: Unpacking) -> dict[str, Text]
 def _decompressed(text: TextFile, head: bytes) -> Iterator[bytes] | None:
     """The content of a compressed file; None if it is not compressed."""
     if head.startswith(b"\xfd7zXZ\x00"):
-        return _decompress(text, head[:6], partial(lzma.LZMADecompressor, memlimit=MOST_MEMORY))
+        return _decompress(text, head[:6], partial(lzma.LZMADecompressor, memlimit=MAX_MEMORY))
     if _is_lzma(head):
-        return _decompress(text, head[:3], partial(lzma.LZMADecompressor, memlimit=MOST_MEMORY))
+        return _decompress(text, head[:3], partial(lzma.LZMADecompressor, memlimit=MAX_MEMORY))
     if head.startswith(b"BZh") and head[4:10] in BZ2_BLOCKS:
         return _decompress(text, head[:3], bz2.BZ2Decompressor)
     if head.startswith(b"\x1f\x8b"):
@@ -183,6 +184,6 @@ def _add_member(members: dict[str, Text], archive: Path, name: str, text: Text) 
         raise UserError(f"{archive} holds the unsafe name {name!r}, which is not allowed")
     if str(path) in members:
         raise UserError(f"{archive} holds two files of the name {str(path)!r}; remove one of them")
-    if len(members) == MOST_MEMBERS:
-        raise UserError(f"{archive} holds more than {MOST_MEMBERS:,} files; unpack it first")
+    if len(members) == MAX_MEMBERS:
+        raise UserError(f"{archive} holds more than {MAX_MEMBERS:,} files; unpack it first")
     members[str(path)] = text

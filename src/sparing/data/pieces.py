@@ -22,9 +22,9 @@ SENTENCE_CHARACTERS = 1000
 
 SILENT = 3
 """Log level of the library: its messages would only repeat what its exceptions say."""
-MOST_PIECES = 1_000_000
-MOST_SENTENCES = 1_000_000
-MOST_CHARACTERS = 1 << 24
+MAX_PIECES = 1_000_000
+MAX_SENTENCES = 1_000_000
+MAX_CHARACTERS = 1 << 24
 """Size of the text that the trainer gets; it takes up to 25 times as much memory."""
 SETTINGS: dict[Style, dict[str, Any]] = {
     "lossless": {
@@ -77,8 +77,8 @@ class PieceVocab:
     def train(cls, train_text: Text, size: int | None, *, style: Style = "lossless") -> Self:
         """Train a model of `size` pieces (None: the default of the style)."""
         settings = SETTINGS[style] | ({} if size is None else {"vocab_size": size})
-        if not 0 < settings["vocab_size"] <= MOST_PIECES:
-            raise UserError(f"data.vocab_size must be from 1 to {MOST_PIECES:,}, not {size}")
+        if not 0 < settings["vocab_size"] <= MAX_PIECES:
+            raise UserError(f"data.vocab_size must be from 1 to {MAX_PIECES:,}, not {size}")
         trainer, model = _library().SentencePieceTrainer, io.BytesIO()
         try:
             trainer.train(
@@ -176,7 +176,7 @@ def _training_sentences(text: Text) -> list[str]:
         if number % stride == 0:
             kept.append(sentence)
             characters += len(sentence)
-        if len(kept) > MOST_SENTENCES or characters > MOST_CHARACTERS:
+        if len(kept) > MAX_SENTENCES or characters > MAX_CHARACTERS:
             kept, stride = kept[::2], 2 * stride
             characters = sum(map(len, kept))
     return kept

@@ -128,3 +128,8 @@ def smallest_dtype(size: int) -> np.dtype[np.unsignedinteger]:
         if size <= 1 << bits:
             return np.dtype(name)
     return np.dtype("<u8")
+
+
+def encode_text(text: str) -> bytes:
+    """UTF-8, with the bytes of a command line or file name that are not UTF-8 as they were."""
+    return text.encode("utf-8", errors="surrogateescape")

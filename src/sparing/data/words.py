@@ -13,7 +13,7 @@ from sparing.errors import UserError
 
 EOS, UNK = b"<eos>", b"<unk>"
 TOKEN = re.compile(rb"\n|\S+")
-MOST_WORDS = 1 << 21
+MAX_WORDS = 1 << 21
 """Different words of a text, which take up to half a gigabyte of memory to count."""
 
 
@@ -38,9 +38,9 @@ class WordVocab:
         counts: Counter[bytes] = Counter()
         for chunk in split_chunks(train_text):
             counts.update(_words(chunk))
-            if len(counts) > MOST_WORDS:
+            if len(counts) > MAX_WORDS:
                 raise UserError(
-                    f"the training text has more than {MOST_WORDS:,} different words; "
+                    f"the training text has more than {MAX_WORDS:,} different words; "
                     "set data.vocab=pieces or data.vocab=bytes"
                 )
         counts.pop(EOS, None)

@@ -1,6 +1,6 @@
 """Checks shared by the settings of blocks and models; each raises a ValueError for the user."""
 
-MOST = 1000
+MAX_MODULES = 1000
 """More modules of one kind than any model needs."""
 
 
@@ -8,8 +8,8 @@ def check_counts(least: int = 1, **counts: int) -> None:
     """Refuse fewer modules than `least`, and so many that memory runs out after hours."""
     check_at_least(least, **counts)
     for name, value in counts.items():
-        if value > MOST:
-            raise ValueError(f"{name} must be at most {MOST:,}, not {value:,}")
+        if value > MAX_MODULES:
+            raise ValueError(f"{name} must be at most {MAX_MODULES:,}, not {value:,}")
 
 
 def check_at_least(least: float, **values: float) -> None:

@@ -27,7 +27,7 @@ READ = 256
 """Tokens read at a time before the first query."""
 QUERIES = 16
 """Queries at a time. They take space in the window from the memory, so they should be few."""
-MOST_TOKENS = 160
+MAX_TOKENS = 160
 """Most tokens that can be written side by side under a picture."""
 SIGNS = {"\n": "↵", "\t": "→", " ": "␣", "\r": "␍"}
 
@@ -233,7 +233,7 @@ def _number_distances(axis: Any, reach: int) -> None:
 
 def _write_text(axes: "Axes", tokens: Sequence[str], *, last: bool) -> None:
     """Write the tokens under the last axis if they fit."""
-    if len(tokens) > MOST_TOKENS:
+    if len(tokens) > MAX_TOKENS:
         return
     names = [drawable_text(token[:12]) if last else "" for token in tokens]
     rotated = any(len(token) > 1 for token in tokens)
