@@ -32,23 +32,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nn": {"ops", "units", "host_copy"},
     "models": BASE | {"nn", "ops"},
     "data": BASE,
-    "evaluate": BASE | {"models", "data"},
+    "evaluation": BASE | {"models", "data"},
     "generate": BASE | {"models", "data"},
-    "train": BASE | {"models", "data", "evaluate"},
-    "runs": BASE | {"models", "data", "evaluate", "generate", "train"},
-    "lm": BASE | {"models", "data", "evaluate", "generate", "train", "runs"},
-    "experiments": BASE | {"models", "data", "evaluate", "generate", "train", "runs"},
-    "plot": BASE | {"models", "data", "evaluate", "generate", "train", "runs"},
-    "bench": BASE | {"models", "data", "evaluate", "generate", "train", "runs", "nn", "ops"},
+    "training": BASE | {"models", "data", "evaluation"},
+    "runs": BASE | {"models", "data", "evaluation", "generate", "training"},
+    "lm": BASE | {"models", "data", "evaluation", "generate", "training", "runs"},
+    "experiments": BASE | {"models", "data", "evaluation", "generate", "training", "runs"},
+    "plot": BASE | {"models", "data", "evaluation", "generate", "training", "runs"},
+    "bench": BASE | {"models", "data", "evaluation", "generate", "training", "runs", "nn", "ops"},
     "search": BASE
-    | {"models", "data", "evaluate", "train", "runs", "experiments", "plot", "bench"},
+    | {"models", "data", "evaluation", "training", "runs", "experiments", "plot", "bench"},
     "cli": BASE
     | {
         "models",
         "data",
-        "evaluate",
+        "evaluation",
         "generate",
-        "train",
+        "training",
         "runs",
         "experiments",
         "plot",
@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "__main__": {"cli", "launch", "signals"},
 }
-ONLY_THE_API = {"train", "evaluate", "generate"}
+ONLY_THE_API = {"training", "evaluation", "generate"}
 EXTRAS = ("matplotlib", "tensorboard", "sentencepiece")
 
 

@@ -16,12 +16,12 @@ from sparing import device
 from sparing.cli.main import app
 from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
-from sparing.evaluate.loss import Evaluation
+from sparing.evaluation.loss import Evaluation
 from sparing.experiments.variants import read_variants
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
-from sparing.train.state import Counters
+from sparing.training.state import Counters
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "sparing"

@@ -128,7 +128,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch._C._distributed_c10d import HashStore
 import sparing.cli.main
 from sparing.__main__ import run
-from sparing.train.distributed.init import leave_group
+from sparing.training.distributed.init import leave_group
 
 def command():
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

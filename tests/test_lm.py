@@ -17,7 +17,7 @@ from sparing.errors import UserError
 from sparing.lm import LM
 from sparing.models import FAMILIES
 from sparing.runs.config import RunConfig
-from sparing.train.config import TrainConfig
+from sparing.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 FAMILY_NAMES = sorted({family for family, _ in CONFIGS.values()})

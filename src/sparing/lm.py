@@ -20,7 +20,7 @@ from sparing.data.text import encode_text
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.score import TextScore, score_texts, to_text_score
+from sparing.evaluation.score import TextScore, score_texts, to_text_score
 from sparing.files import expand_home
 from sparing.generate.decode import GenerationConfig, eval_step
 from sparing.generate.sampling import SamplingConfig

@@ -1,6 +1,6 @@
 import pytest
 from tests.bench.small import CPU, small_run
-from tests.train.workers import Workers
+from tests.training.workers import Workers
 
 from sparing.bench.distributed import bench_distributed
 from sparing.errors import UserError

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.bench.small import CPU, small_run
-from tests.train.toy import Shelf, callbacks
+from tests.training.toy import Shelf, callbacks
 
 from sparing.bench import train as bench
 from sparing.bench.bare import PRODUCTS
 from sparing.bench.train import Stepper, bench_train
 from sparing.errors import UserError
-from sparing.train.loop import fit
+from sparing.training.loop import fit
 
 
 def test_a_step_is_the_step_of_the_loop(tmp_path: Path) -> None:

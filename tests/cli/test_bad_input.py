@@ -336,7 +336,7 @@ def test_a_full_disk_is_reported_and_the_old_checkpoint_stays(
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device", "model.safetensors")
 
-    monkeypatch.setattr("sparing.train.checkpoint.save_file", full)
+    monkeypatch.setattr("sparing.training.checkpoint.save_file", full)
     said = sparing("train", "--resume", "--out", run, "--set", "train.steps=14", "--quiet")
     refused(said, "no space left")
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from tests.cli.conftest import Sparing, settings
 
 from sparing.files import lock_folder
 from sparing.runs.folder import RunFolder
-from sparing.train.journal import read
+from sparing.training.journal import read
 
 SOURCE = Path(__file__).parents[2] / "src"
 VARIANTS = ("no memory: model.attention_at=()", "model.attention_at=(0,1), model.dropout_input=0.1")

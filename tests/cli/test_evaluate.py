@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Said, Sparing, settings
 
-from sparing.evaluate.loss import evaluate_streams
+from sparing.evaluation.loss import evaluate_streams
 from sparing.runs.folder import RunFolder
-from sparing.train import checkpoint
-from sparing.train.checkpoint import Checkpoint
+from sparing.training import checkpoint
+from sparing.training.checkpoint import Checkpoint
 
 
 def results(run: Path) -> dict[str, Any]:

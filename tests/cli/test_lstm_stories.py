@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Sparing
 
-from sparing.train.journal import TIMINGS, read
+from sparing.training.journal import TIMINGS, read
 
 SMALL = [
     "model.dim=12", "model.hidden_dim=16", "train.batch=4", "train.segment=12", "train.log_every=2",

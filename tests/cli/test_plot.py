@@ -21,10 +21,10 @@ from sparing.models.sha_rnn import SHARNNConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import create
-from sparing.train import checkpoint
-from sparing.train.capture import model_tensors
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.config import TrainConfig
+from sparing.training import checkpoint
+from sparing.training.capture import model_tensors
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.config import TrainConfig
 
 MakeRun = Callable[..., Path]
 PNG = b"\x89PNG\r\n\x1a\n"

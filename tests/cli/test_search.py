@@ -8,7 +8,7 @@ from tests.cli.conftest import Said, Sparing
 
 from sparing.runs.folder import RunFolder, is_run
 from sparing.search import cost
-from sparing.train.journal import read
+from sparing.training.journal import read
 
 SMALL = [
     "model.dim=8", "model.relative.head_dim=4", "model.relative.memory=8",

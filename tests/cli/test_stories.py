@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Sparing, settings
 
 from sparing.runs.recipes import RECIPES
-from sparing.train.journal import TIMINGS, read
+from sparing.training.journal import TIMINGS, read
 
 
 def test_a_run_folder_is_complete(run: Path) -> None:

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from tests.evaluate.gru import Tiny
-from tests.evaluate.gru import tiny as make
+from tests.evaluation.gru import Tiny
+from tests.evaluation.gru import tiny as make
 
 from sparing.device import Hardware
 
@@ -18,5 +18,5 @@ def cpu() -> Hardware:
 
 @pytest.fixture
 def tiny() -> Callable[..., Tiny]:
-    """Make a model; see `tests.evaluate.gru`."""
+    """Make a model; see `tests.evaluation.gru`."""
     return partial(make, vocab_size=256)

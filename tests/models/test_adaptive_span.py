@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tests.train.toy import Shelf, budget, callbacks, toy_training
+from tests.training.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
 from sparing.models.api import State
 from sparing.nn.attention.span import cache_length, layer_window
-from sparing.train.loop import fit
-from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.loop import fit
+from sparing.training.optim import OptimConfig, build_optimizer
+from sparing.training.schedule import ScheduleConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = AdaptiveSpanConfig(

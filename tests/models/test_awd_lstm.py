@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.train.toy import Shelf, budget, callbacks, toy_training
+from tests.training.toy import Shelf, budget, callbacks, toy_training
 
 from sparing.models.awd_lstm import AWDLSTM, RATES, AWDLSTMConfig
 from sparing.models.cost import cost
 from sparing.nn.adaptive_softmax import AdaptiveHead
-from sparing.train import journal
-from sparing.train.loop import fit
-from sparing.train.schedule import ScheduleConfig
+from sparing.training import journal
+from sparing.training.loop import fit
+from sparing.training.schedule import ScheduleConfig
 
 OFF = dict.fromkeys(RATES, 0.0)
 QRNN = AWDLSTMConfig(vocab_size=267_735, hidden_dim=2500, depth=4, core="qrnn")

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.train.toy import Shelf, budget, callbacks, toy_training
+from tests.training.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 
 from sparing.models.cost import cost
 from sparing.models.mlstm import MLSTM, MLSTMConfig
-from sparing.train import journal
-from sparing.train.loop import fit
-from sparing.train.schedule import ScheduleConfig
+from sparing.training import journal
+from sparing.training.loop import fit
+from sparing.training.schedule import ScheduleConfig
 
 TINY = MLSTMConfig(vocab_size=11, dim=4, hidden_dim=6, dropout_input=0.0, dropout_hidden=0.0)
 

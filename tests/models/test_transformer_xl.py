@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tests.train.toy import Shelf, budget, callbacks, toy_training
+from tests.training.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 
 from sparing.models.api import State
@@ -15,9 +15,9 @@ from sparing.models.cost import cost
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
 from sparing.nn.attention.relative import sinusoids
 from sparing.runs.recipes import RECIPES
-from sparing.train import journal
-from sparing.train.loop import fit
-from sparing.train.schedule import ScheduleConfig
+from sparing.training import journal
+from sparing.training.loop import fit
+from sparing.training.schedule import ScheduleConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = ["transformer_xl", "transformer_xl_same_length_clamp"]

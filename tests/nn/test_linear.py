@@ -6,7 +6,7 @@ from sparing.models.api import stacked_blocks
 from sparing.nn.attention.single_head import OverparamGate
 from sparing.nn.linear import Matrix, StackedLinear
 from sparing.nn.recurrent import QRNNCore
-from sparing.train.optim.muon import Muon
+from sparing.training.optim.muon import Muon
 
 
 def test_it_is_each_of_its_matrices_at_once() -> None:

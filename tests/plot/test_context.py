@@ -8,7 +8,7 @@ import pytest
 from tests.plot.conftest import train
 
 from sparing.errors import UserError
-from sparing.evaluate.context import ContextPoint
+from sparing.evaluation.context import ContextPoint
 from sparing.plot.context import (
     ContextCurve,
     context_series,

@@ -17,7 +17,7 @@ from sparing.plot.published import PUBLISHED
 from sparing.plot.race import draw_race, read_race_entries
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import create
-from sparing.train.config import TrainConfig
+from sparing.training.config import TrainConfig
 
 
 def measured(bits: float | None, step: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def early_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run killed before its first `last`, at step 4; its only checkpoint is a `best`."""
-    at = "sparing.train.loop.save_last"
+    at = "sparing.training.loop.save_last"
     out = start_and_kill(tmp_path, monkeypatch, at, "train.evaluate_every=2")
     assert [path.name for path in RunFolder(out).checkpoints.iterdir()] == ["best"]
     return out

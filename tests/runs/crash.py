@@ -19,10 +19,10 @@ from sparing.files import read_object
 from sparing.runs.config import EvaluateConfig, RunConfig, with_settings
 from sparing.runs.folder import RunFolder, is_run
 from sparing.runs.train import TrainOptions, train
-from sparing.train import checkpoint, journal
-from sparing.train.config import TrainConfig
-from sparing.train.journal import TIMINGS
-from sparing.train.optim import OptimConfig
+from sparing.training import checkpoint, journal
+from sparing.training.config import TrainConfig
+from sparing.training.journal import TIMINGS
+from sparing.training.optim import OptimConfig
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -17,8 +17,8 @@ from sparing.runs.config import (
     with_settings,
 )
 from sparing.runs.recipes import RECIPES, recipe
-from sparing.train import checkpoint
-from sparing.train.checkpoint import Checkpoint
+from sparing.training import checkpoint
+from sparing.training.checkpoint import Checkpoint
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -11,7 +11,7 @@ from tests.runs.crash import AT_FIT, KILLED, evidence, moments, small_run, train
 from sparing.models import FAMILIES
 from sparing.runs.config import RunConfig
 from sparing.runs.train import TrainOptions, train
-from sparing.train import checkpoint, journal
+from sparing.training import checkpoint, journal
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from sparing.data.splits import read_splits
 from sparing.data.tokens import split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.loss import evaluate_streams
+from sparing.evaluation.loss import evaluate_streams
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.text import complete
 from sparing.models.adaptive_span import AdaptiveSpanTransformer

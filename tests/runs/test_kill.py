@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparing.train.journal import TIMINGS, read
+from sparing.training.journal import TIMINGS, read
 
 SETTINGS = [
     "model.dim=16", "model.boom_dim=32", "model.memory=48", "model.dropout_hidden=0.2",

@@ -17,9 +17,9 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create
 from sparing.runs.results import find_split_result, read_split_results, summarize
-from sparing.train import checkpoint
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.config import TrainConfig
+from sparing.training import checkpoint
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.config import TrainConfig
 
 
 def measured(bits: float | None, **more: Any) -> dict[str, Any]:

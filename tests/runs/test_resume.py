@@ -11,8 +11,8 @@ from tests.runs.conftest import Killed, contents, killed, resume
 
 from sparing.cli.main import main
 from sparing.runs.folder import RunFolder
-from sparing.train import checkpoint, journal
-from sparing.train.checkpoint import Checkpoint
+from sparing.training import checkpoint, journal
+from sparing.training.checkpoint import Checkpoint
 
 
 @pytest.mark.parametrize("moment", ["train.fit", "resume.journal.rewind"])

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.train.workers import free_port
+from tests.training.workers import free_port
 
 from sparing.runs.folder import RunFolder
-from sparing.train.journal import read
+from sparing.training.journal import read
 
 SETTINGS = [
     "model.dim=16", "model.boom_dim=32", "model.memory=48", "train.batch=8", "train.segment=12",

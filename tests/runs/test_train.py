@@ -11,7 +11,7 @@ import torch
 from tests.runs.conftest import Killed, killed, resume
 
 from sparing.device import Hardware
-from sparing.train.distributed.world import World
+from sparing.training.distributed.world import World
 
 
 class Recorder(World):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.train.toy import CPU, Shelf, callbacks
+from tests.training.toy import CPU, Shelf, callbacks
 
 from sparing.data.stream import Stream, StreamConfig
 from sparing.data.tokens import Split
@@ -17,12 +17,12 @@ from sparing.models.stack.config import FeedForwardConfig, RelativeAttentionConf
 from sparing.models.stack.patterns import likeliest_pattern
 from sparing.models.supernet.config import SearchConfig, SupernetConfig
 from sparing.models.supernet.model import Supernet
-from sparing.train.config import TrainConfig
-from sparing.train.distributed.world import SegmentLoss
-from sparing.train.loop import fit
-from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.schedule import ScheduleConfig
-from sparing.train.state import Training
+from sparing.training.config import TrainConfig
+from sparing.training.distributed.world import SegmentLoss
+from sparing.training.loop import fit
+from sparing.training.optim import OptimConfig, build_optimizer
+from sparing.training.schedule import ScheduleConfig
+from sparing.training.state import Training
 
 VOCAB, DISTANCE, NOISE = 24, 12, 0.1
 BATCH, SEGMENT = 16, 24

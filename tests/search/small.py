@@ -12,10 +12,10 @@ from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, create
 from sparing.runs.recipes import recipe
 from sparing.search.derive import supernet_run
-from sparing.train import checkpoint
-from sparing.train.capture import model_tensors
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.state import Counters
+from sparing.training import checkpoint
+from sparing.training.capture import model_tensors
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.state import Counters
 
 SMALL = [
     "model.dim=8",

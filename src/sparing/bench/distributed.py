@@ -18,9 +18,9 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.launch import current_launch
 from sparing.runs.config import RunConfig
-from sparing.train.distributed.ddp import DDPWorld
-from sparing.train.distributed.init import init_world, leave_group
-from sparing.train.distributed.world import World, WorldConfig
+from sparing.training.distributed.ddp import DDPWorld
+from sparing.training.distributed.init import init_world, leave_group
+from sparing.training.distributed.world import World, WorldConfig
 
 
 def bench_distributed(

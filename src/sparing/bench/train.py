@@ -19,9 +19,9 @@ from sparing.errors import UserError
 from sparing.models.api import size_bytes
 from sparing.runs.build import build_training
 from sparing.runs.config import RunConfig
-from sparing.train.distributed.world import World
-from sparing.train.schedule import lr_factor
-from sparing.train.step import train_step
+from sparing.training.distributed.world import World
+from sparing.training.schedule import lr_factor
+from sparing.training.step import train_step
 
 WARMUP = 3
 """Least number of steps before the first timed one, for compilers and allocators."""

@@ -21,16 +21,16 @@ from sparing.cli.options import (
 )
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
-from sparing.evaluate.cache import CacheConfig
-from sparing.evaluate.context import context_curve
-from sparing.evaluate.dynamic import DynamicConfig, Rule
+from sparing.evaluation.cache import CacheConfig
+from sparing.evaluation.context import context_curve
+from sparing.evaluation.dynamic import DynamicConfig, Rule
 from sparing.launch import current_launch
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
 from sparing.runs.folder import RunFolder, open_run, prepare_for_run
 from sparing.terminal import print_json, print_line
-from sparing.train.distributed.init import init_world
-from sparing.train.distributed.world import WorldConfig
+from sparing.training.distributed.init import init_world
+from sparing.training.distributed.world import WorldConfig
 
 NEEDS = {
     "--stride": ("--window",),

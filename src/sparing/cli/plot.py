@@ -22,7 +22,7 @@ from sparing.data.text import encode_text
 from sparing.data.tokens import Split, split_from_text
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.context import context_curve
+from sparing.evaluation.context import context_curve
 from sparing.plot.context import (
     ContextCurve,
     draw_context,

@@ -9,7 +9,7 @@ from sparing import device
 from sparing.cli.options import CheckpointName, Device, Json
 from sparing.data.text import encode_text
 from sparing.errors import UserError
-from sparing.evaluate.score import TextScore, rank_texts, score_texts
+from sparing.evaluation.score import TextScore, rank_texts, score_texts
 from sparing.inputs import read_input
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import is_run, load_model

@@ -14,7 +14,7 @@ from sparing.runs.folder import is_of_launch, open_run
 from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
-from sparing.train.stopping import process_age_s
+from sparing.training.stopping import process_age_s
 
 
 def train(

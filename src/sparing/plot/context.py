@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparing.errors import UserError
-from sparing.evaluate.context import ContextPoint
+from sparing.evaluation.context import ContextPoint
 from sparing.plot.figure import (
     GREY,
     add_footer,

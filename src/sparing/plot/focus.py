@@ -14,8 +14,8 @@ from torch import Tensor
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluate.context import context_buckets
-from sparing.evaluate.window import eval_mode, to_device
+from sparing.evaluation.context import context_buckets
+from sparing.evaluation.window import eval_mode, to_device
 from sparing.models.api import LanguageModel, Output, State, size_bytes
 from sparing.plot.figure import GREY, add_footer, drawable_text, label_axes, line_style, new_figure
 

@@ -13,7 +13,7 @@ from sparing import units
 from sparing.errors import UserError
 from sparing.files import read_json
 from sparing.runs.records import read_provenance
-from sparing.train.journal import read
+from sparing.training.journal import read
 
 XAxis = Literal["steps", "bytes", "minutes"]
 SEED = re.compile(r"seed\d+")

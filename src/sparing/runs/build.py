@@ -12,9 +12,9 @@ from sparing.launch import current_launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig
-from sparing.train.distributed.world import SegmentLoss, World
-from sparing.train.optim import build_optimizer
-from sparing.train.state import LossScale, Training, initial_state
+from sparing.training.distributed.world import SegmentLoss, World
+from sparing.training.optim import build_optimizer
+from sparing.training.state import LossScale, Training, initial_state
 
 RANK_STRIDE = 1_000_003
 """Distance between the dropout seeds of two ranks."""

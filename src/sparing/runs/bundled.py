@@ -10,8 +10,8 @@ from sparing.data.corpora import SPLITS
 from sparing.errors import UserError
 from sparing.runs.config import complete_identity
 from sparing.runs.folder import RunFolder, is_run, open_run
-from sparing.train import checkpoint
-from sparing.train.checkpoint import Checkpoint
+from sparing.training import checkpoint
+from sparing.training.checkpoint import Checkpoint
 
 HOME = Path(__file__).parents[1] / "bundled"
 """A run folder without a journal: settings, vocabulary, provenance, results, best weights."""

@@ -4,16 +4,16 @@ from functools import partial
 from typing import Any
 
 from sparing.data.tokens import Tokens, truncate_split
-from sparing.evaluate.loss import evaluate_streams
+from sparing.evaluation.loss import evaluate_streams
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, complete_identity
 from sparing.runs.folder import RunFolder
-from sparing.train import checkpoint
-from sparing.train.capture import broadcast_checkpoint
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.journal import Journal, NullJournal
-from sparing.train.progress import ProgressBar
-from sparing.train.state import Callbacks, Training
+from sparing.training import checkpoint
+from sparing.training.capture import broadcast_checkpoint
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.journal import Journal, NullJournal
+from sparing.training.progress import ProgressBar
+from sparing.training.state import Callbacks, Training
 
 
 def build_callbacks(

@@ -13,9 +13,9 @@ from sparing.errors import UserError, unknown_name
 from sparing.files import read_object
 from sparing.models import FAMILIES
 from sparing.models.api import ModelConfig
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 M = TypeVar("M", bound=ModelConfig, default=ModelConfig, covariant=True)
 

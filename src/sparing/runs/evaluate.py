@@ -5,15 +5,15 @@ from typing import Any
 
 from sparing.data.tokens import Split, Tokens, drop_newlines, truncate_split
 from sparing.device import Hardware
-from sparing.evaluate.cache import CacheConfig, evaluate_with_cache
-from sparing.evaluate.dynamic import DynamicConfig, evaluate_dynamic
-from sparing.evaluate.loss import Evaluation, evaluate_streams, evaluate_windows
+from sparing.evaluation.cache import CacheConfig, evaluate_with_cache
+from sparing.evaluation.dynamic import DynamicConfig, evaluate_dynamic
+from sparing.evaluation.loss import Evaluation, evaluate_streams, evaluate_windows
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_memory, with_settings
 from sparing.runs.folder import RunFolder, load_model_and_step
 from sparing.runs.records import read_provenance
-from sparing.train.distributed.world import World
+from sparing.training.distributed.world import World
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

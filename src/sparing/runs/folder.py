@@ -18,8 +18,8 @@ from sparing.runs import config as run_config
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, complete_identity
 from sparing.runs.records import Provenance, Result, read_provenance, read_results, read_texts
-from sparing.train import checkpoint, swap
-from sparing.train.capture import load_model_tensors
+from sparing.training import checkpoint, swap
+from sparing.training.capture import load_model_tensors
 
 
 @dataclass(frozen=True, slots=True)

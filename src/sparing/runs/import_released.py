@@ -25,10 +25,10 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create, refuse_used_folder
 from sparing.runs.recipes import recipe
-from sparing.train import checkpoint
-from sparing.train.capture import model_tensors
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.state import Counters
+from sparing.training import checkpoint
+from sparing.training.capture import model_tensors
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.state import Counters
 from sparing.units import format_bytes
 
 STEPS = 1000

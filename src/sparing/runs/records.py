@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from sparing.documents import Count, read_document
-from sparing.train.journal import Figures
+from sparing.training.journal import Figures
 
 
 class Provenance(TypedDict, total=False):

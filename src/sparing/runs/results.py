@@ -12,7 +12,7 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.records import read_provenance
-from sparing.train import checkpoint, journal
+from sparing.training import checkpoint, journal
 
 ADAPTED = ("cache", "dynamic")
 """Label parts of evaluations whose weights or predictions adapt to the text."""

@@ -13,18 +13,18 @@ from sparing.runs.config import RunConfig, complete_identity, from_json, to_json
 from sparing.runs.folder import RunFolder
 from sparing.runs.provenance import provenance
 from sparing.runs.records import Provenance
-from sparing.train import checkpoint, journal, swap
-from sparing.train.capture import (
+from sparing.training import checkpoint, journal, swap
+from sparing.training.capture import (
     broadcast_checkpoint,
     capture,
     is_resumable,
     restore,
     start_second_pass,
 )
-from sparing.train.checkpoint import Checkpoint
-from sparing.train.loop import budget_used
-from sparing.train.state import Training
-from sparing.train.stopping import Clock
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.loop import budget_used
+from sparing.training.state import Training
+from sparing.training.stopping import Clock
 from sparing.units import pluralize
 
 BUDGET = ("train.steps:", "train.epochs:", "train.minutes:")

@@ -29,14 +29,14 @@ from sparing.runs.folder import (
 )
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import ResumeOptions, resume
-from sparing.train import checkpoint, journal
-from sparing.train.distributed.init import init_world
-from sparing.train.distributed.world import World, WorldConfig
-from sparing.train.loop import budget_used, fit
-from sparing.train.recovery import report_event
-from sparing.train.remarks import remarks
-from sparing.train.state import Callbacks, Training
-from sparing.train.stopping import Clock
+from sparing.training import checkpoint, journal
+from sparing.training.distributed.init import init_world
+from sparing.training.distributed.world import World, WorldConfig
+from sparing.training.loop import budget_used, fit
+from sparing.training.recovery import report_event
+from sparing.training.remarks import remarks
+from sparing.training.state import Callbacks, Training
+from sparing.training.stopping import Clock
 from sparing.units import format_bytes, pluralize
 
 

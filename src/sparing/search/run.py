@@ -36,7 +36,7 @@ from sparing.search.derive import (
     share_of_baseline,
     supernet_run,
 )
-from sparing.train import journal
+from sparing.training import journal
 
 NAME = "search.log"
 

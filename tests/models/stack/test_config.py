@@ -23,7 +23,7 @@ from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.state import State
 from sparing.runs.config import RunConfig
 from sparing.search.cost import prices
-from sparing.train.config import TrainConfig
+from sparing.training.config import TrainConfig
 
 CPU = Hardware(torch.device("cpu"), "float32")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.toy import Shelf, budget, callbacks, toy_training
+from tests.training.toy import Shelf, budget, callbacks, toy_training
 
 from sparing.models.cost import cost
 from sparing.models.stack.config import (
@@ -25,11 +25,11 @@ from sparing.models.supernet.model import Supernet
 from sparing.runs.build import build_model
 from sparing.runs.recipes import recipe
 from sparing.search.cost import as_stack
-from sparing.train.capture import load_model_tensors, model_tensors, restore
-from sparing.train.journal import TIMINGS, read
-from sparing.train.loop import fit
-from sparing.train.optim import OptimConfig, build_optimizer
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.capture import load_model_tensors, model_tensors, restore
+from sparing.training.journal import TIMINGS, read
+from sparing.training.loop import fit
+from sparing.training.optim import OptimConfig, build_optimizer
+from sparing.training.schedule import ScheduleConfig
 
 SMALL = StackConfig(
     vocab_size=7,

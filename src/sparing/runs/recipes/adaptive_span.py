@@ -8,9 +8,9 @@ from dataclasses import replace
 from sparing.data.tokens import DataConfig
 from sparing.models.adaptive_span import AdaptiveSpanConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 ENWIK8 = DataConfig(corpus="enwik8", vocab="symbols", symbol_order="appearance")
 TEXT8 = DataConfig(corpus="text8", vocab="symbols", symbol_order="appearance")

@@ -5,9 +5,9 @@ from dataclasses import replace
 from sparing.data.tokens import DataConfig
 from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 
 def wikitext2_awd_lstm() -> RunConfig[AWDLSTMConfig]:

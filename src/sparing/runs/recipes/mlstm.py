@@ -3,9 +3,9 @@
 from sparing.data.tokens import DataConfig
 from sparing.models.mlstm import MLSTMConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 DECAY = 108_000 / 180_000
 """The rate would reach zero here, as a share of the run; it stays at its floor before that."""

@@ -15,9 +15,9 @@ from sparing.models.stack.patterns import interleaved, par, sandwich, sha
 from sparing.models.supernet.config import SearchConfig, SupernetConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.runs.recipes.stack import MUON
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 COMPILED = False
 """Every pattern would be compiled separately: a board of ten networks takes longer to compile than

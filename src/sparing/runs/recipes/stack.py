@@ -11,9 +11,9 @@ from sparing.models.stack.config import (
     WindowedAttentionConfig,
 )
 from sparing.runs.config import EvaluateConfig, RunConfig
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 VOCAB = 256
 MUON = OptimConfig(

@@ -8,9 +8,9 @@ from dataclasses import replace
 from sparing.data.tokens import DataConfig
 from sparing.models.transformer_xl import TransformerXLConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
-from sparing.train.config import TrainConfig
-from sparing.train.optim import OptimConfig
-from sparing.train.schedule import ScheduleConfig
+from sparing.training.config import TrainConfig
+from sparing.training.optim import OptimConfig
+from sparing.training.schedule import ScheduleConfig
 
 
 def enwik8_transformer_xl() -> RunConfig[TransformerXLConfig]:

@@ -1,0 +1,234 @@
+"""The training loop."""
+
+import math
+
+import numpy as np
+
+from sparing import units
+from sparing.data.stream import Segment, prefetch
+from sparing.evaluation.window import to_device
+from sparing.models.api import State
+from sparing.training.capture import capture, capture_optimizer, capture_weights
+from sparing.training.config import TrainConfig
+from sparing.training.journal import measurement
+from sparing.training.recovery import (
+    check_gradients,
+    report_skipped,
+    roll_back,
+    step_within_memory,
+)
+from sparing.training.schedule import ScheduleConfig, lr_factor
+from sparing.training.state import Callbacks, Counters, Training
+from sparing.training.step import StepResult
+from sparing.training.stopping import Clock, stopping
+
+RESET_SEED = 0x5EED
+"""Separates these random numbers from others drawn with the same seed."""
+
+
+def fit(
+    training: Training, config: TrainConfig, schedule: ScheduleConfig, callbacks: Callbacks
+) -> int:
+    """Train until the budget is used up (returns 0) or a signal arrives (returns its number)."""
+    counters = training.counters
+    clock = Clock(counters.elapsed_s + training.head_start_s)
+    segments = prefetch(training.stream.segments(), training.hardware.device)
+    training.model.train()
+    with stopping(callbacks.bar.print, launched=training.launched) as stop:
+        training.world.attach(stop, clock)
+        while not stop.requested and not training.model.converged:
+            if (share := budget_used(training, config, clock)) >= 1:
+                break
+            segment = next(segments)
+            training.state = next_state(training, segment, config)
+            by_length = segment.length / config.segment if config.lr_by_length else 1.0
+            training.optimizer.scale_lr(by_length * scheduled_lr(counters, schedule, share))
+            training.model.before_step(counters.step, share)
+            result = step_within_memory(training, config, segment, callbacks)
+            check_gradients(training, callbacks)
+            count(training, segment, result, callbacks)
+            counters.elapsed_s = clock.elapsed_s()
+            if counters.bad_steps >= config.bad_steps:
+                roll_back(training, callbacks, segment.inputs_BT.size(0))
+            update_progress_bar(training, callbacks, budget_used(training, config, clock))
+            if counters.step % config.log_every == 0:
+                log(training, callbacks, result.grad_norm.item())
+            if validation_due(counters, segment, config):
+                validate(training, callbacks)
+            # Weights without a finite loss must not replace good ones.
+            checkpoint_due = counters.step % config.checkpoint_every == 0
+            if checkpoint_due and check_gradients(training, callbacks):
+                save_last(training, callbacks)
+        counters.elapsed_s = clock.elapsed_s()
+        finish(training, callbacks, interrupted=stop.requested)
+    return stop.cause
+
+
+def finish(training: Training, callbacks: Callbacks, *, interrupted: bool) -> None:
+    """Save first, then validate: validation takes time and may fail."""
+    check_gradients(training, callbacks)
+    if training.saved_step != training.counters.step:
+        save_last(training, callbacks)
+    if not interrupted and validate(training, callbacks):
+        sync_journal(training, callbacks)
+        callbacks.update_checkpoint("last", capture_optimizer(training))
+
+
+def budget_used(training: Training, config: TrainConfig, clock: Clock) -> float:
+    """The share of the budget used so far: steps, epochs or minutes, whichever ends first."""
+    counters, shares = training.counters, [0.0]
+    if config.steps:
+        shares.append(counters.step / config.steps)
+    if config.epochs:
+        shares.append(counters.tokens / (config.epochs * training.stream.tokens_per_epoch))
+    if config.minutes:
+        shares.append(clock.shared_s() / (60 * config.minutes))
+    return max(shares)
+
+
+def next_state(training: Training, segment: Segment, config: TrainConfig) -> State:
+    """The state to read `segment` with: carried, fresh at the start of an epoch, lanes reset."""
+    if segment.fresh:
+        training.state = training.fresh_state(segment.inputs_BT.size(0))
+    return reset_lanes(training, config) if config.state_reset else training.state
+
+
+def reset_lanes(training: Training, config: TrainConfig) -> State:
+    """The carried state with randomly chosen lanes reset, so the model also sees empty memories.
+
+    The choice depends on seed and step alone and covers the lanes of all processes.
+    """
+    random = np.random.default_rng((RESET_SEED, config.seed, training.counters.step))
+    chosen = random.random(config.batch) < config.state_reset
+    # Over the lanes of all processes: the entries of a state must not differ between them.
+    if not chosen.any():
+        return training.state
+    local = training.world.lanes(config.batch)
+    lanes_B = to_device(chosen[local.start : local.stop], training.hardware.device)
+    return training.model.reset_lanes(training.state, lanes_B)
+
+
+def scheduled_lr(counters: Counters, schedule: ScheduleConfig, share: float) -> float:
+    """The schedule's factor on the learning rate, counted from the start of the current pass."""
+    if counters.pass_share is None:
+        counters.pass_share = share
+    done = (share - counters.pass_share) / max(1e-9, 1 - counters.pass_share)
+    return lr_factor(schedule, counters.step - counters.pass_step + 1, done)
+
+
+def count(training: Training, segment: Segment, result: StepResult, callbacks: Callbacks) -> None:
+    """Add a step to the counters and report it if it was skipped."""
+    counters = training.counters
+    if result.updated:
+        training.unchecked_norms.append(result.grad_norm)
+        counters.pending_nats += result.loss_nats
+        counters.pending_tokens += segment.count
+    else:
+        report_skipped(training, callbacks, result)
+    counters.step += 1
+    counters.tokens += segment.count
+    counters.cursor = segment.cursor
+
+
+def update_progress_bar(training: Training, callbacks: Callbacks, share: float) -> None:
+    """Show step, loss and speed."""
+    counters = training.counters
+    mean = counters.pending_nats / max(1, counters.pending_tokens)
+    bits = units.bits_per_byte(mean, 1) / training.bytes_per_token
+    speed = counters.tokens * training.bytes_per_token / max(counters.elapsed_s, 1e-9)
+    callbacks.bar.update(
+        share,
+        f"step {counters.step}  loss {mean:.3f}  {bits:.3f} bits/byte  "
+        f"{units.format_bytes(speed)}/s",
+    )
+
+
+def log(training: Training, callbacks: Callbacks, grad_norm: float) -> None:
+    """Write a `train` entry to the journal, with the mean loss since the last one."""
+    check_gradients(training, callbacks)
+    counters = training.counters
+    mean = counters.pending_nats / counters.pending_tokens if counters.pending_tokens else None
+    bits = None if mean is None else units.bits_per_byte(mean, 1) / training.bytes_per_token
+    speed = counters.pending_tokens / max(counters.elapsed_s - counters.logged_s, 1e-9)
+    with training.world.full_params(training.loss):
+        telemetry = training.model.telemetry()
+    callbacks.journal.note(
+        "train",
+        counters.step,
+        tokens=counters.tokens,
+        epoch=counters.tokens / training.stream.tokens_per_epoch,
+        nats_per_token=mean,
+        bits_per_byte=bits,
+        lr=training.optimizer.lr,
+        grad_norm=grad_norm if math.isfinite(grad_norm) else None,
+        loss_scale=training.scale.value,
+        **telemetry,
+        elapsed_s=counters.elapsed_s,
+        tokens_per_s=speed,
+        peak_bytes=training.hardware.peak_bytes(),
+    )
+    counters.pending_nats, counters.pending_tokens = 0.0, 0
+    counters.logged_s = counters.elapsed_s
+
+
+def validation_due(counters: Counters, segment: Segment, config: TrainConfig) -> bool:
+    """Every `evaluate_every` steps if that is set, otherwise at the end of each epoch."""
+    if config.evaluate_every:
+        return counters.step % config.evaluate_every == 0
+    return segment.cursor.position == 0
+
+
+def validate(training: Training, callbacks: Callbacks) -> bool:
+    """Write a `valid` entry and save the weights as `best` if they are.
+
+    Returns False if this step has been validated already.
+    """
+    counters = training.counters
+    if counters.validated_step == counters.step:
+        return False
+    counters.validated_step = counters.step
+    check_gradients(training, callbacks)
+    with training.optimizer.averaged():
+        with training.world.full_params(training.loss):
+            result = callbacks.validate(training.model)
+        if result["nats_per_token"] is None:
+            callbacks.journal.note("event", counters.step, what="valid loss is not finite")
+            return True
+        cost = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
+        position = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
+        callbacks.journal.note("valid", counters.step, **{**result, **cost, **position})
+        bits = result["bits_per_byte"]
+        callbacks.bar.print(f"step {counters.step}: valid {bits:.4f} bits per byte")
+        if is_best(counters, measurement(result), result["nats_per_token"]):
+            sync_journal(training, callbacks)
+            callbacks.save("best", capture_weights(training))
+    training.optimizer.report_validation(result["nats_per_token"])
+    return True
+
+
+def is_best(counters: Counters, validated_on: list[object], nats_per_token: float) -> bool:
+    """Compare a validation loss with the best so far, and remember it if it is better."""
+    if counters.validated_on not in ([], validated_on):
+        # The best loss so far is of another text or was measured in another way.
+        counters.best_nats = None
+    counters.validated_on = validated_on
+    if counters.best_nats is None or nats_per_token < counters.best_nats:
+        counters.best_nats = nats_per_token
+        return True
+    return False
+
+
+def save_last(training: Training, callbacks: Callbacks) -> None:
+    """Write the `last` checkpoint; a run that reaches it by good steps has recovered."""
+    counters = training.counters
+    if not (counters.no_progress or counters.bad_steps):
+        counters.rollbacks = 0
+    sync_journal(training, callbacks)
+    callbacks.save("last", capture(training))
+    training.saved_step = counters.step
+
+
+def sync_journal(training: Training, callbacks: Callbacks) -> None:
+    """Write the journal to disk before the checkpoint that refers to its length."""
+    callbacks.journal.fsync()
+    training.counters.journal_bytes = callbacks.journal.size_bytes()

@@ -1,0 +1,143 @@
+"""The state of a training: counters, loss scale, the objects a step changes, and callbacks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from sparing.data.stream import Cursor, Stream
+from sparing.device import Hardware
+from sparing.documents import Count, Figure
+from sparing.host_copy import AsyncHostCopy
+from sparing.models.api import LanguageModel, State
+from sparing.training.checkpoint import Checkpoint
+from sparing.training.distributed.world import World
+from sparing.training.journal import Journal
+from sparing.training.optim import OptimizerSet
+from sparing.training.progress import ProgressBar
+
+SCALE_PATIENCE = 2000
+"""Good steps before the loss scale is doubled again."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """The plain numbers of a training, as stored in a checkpoint's `cursor.json`."""
+
+    step: Count = 0
+    tokens: Count = 0
+    elapsed_s: float = 0.0
+    best_nats: Figure | None = None
+    """Best validation loss per token so far."""
+    pending_nats: Figure = 0.0
+    """Loss of the `pending_tokens` read since the last journal entry."""
+    pending_tokens: Count = 0
+    logged_s: float = 0.0
+    """`elapsed_s` of the last journal entry."""
+    validated_step: int = -1
+    """Step of the last validation; -1 before the first."""
+    validated_on: list[Any] = field(default_factory=list)
+    """Bytes, protocol and method of the last validation; only equal ones can be compared."""
+    bad_steps: Count = 0
+    """Consecutive steps whose loss or gradients were not finite."""
+    rollbacks: Count = 0
+    """Rollbacks since the last checkpoint that was reached by good steps."""
+    no_progress: bool = False
+    """Whether there has been no good step since the last rollback."""
+    journal_bytes: Count = 0
+    """Length of the journal when the checkpoint was written."""
+    pass_step: Count = 0
+    """Step at which the current pass began; its schedule counts from here."""
+    pass_share: float | None = 0.0
+    """Share of the budget used at that step; None until the first step of the pass."""
+    micro_batches: int = 1
+    """Micro-batches that a single process needs to fit into memory. A resumed run starts with this
+    number: running out of memory again would draw extra random numbers."""
+    cursor: Cursor = field(default_factory=Cursor)
+    """Position in the training text."""
+
+
+@dataclass(slots=True)
+class LossScale:
+    """The factor on the loss that keeps small float16 gradients alive; 1 in other precisions."""
+
+    value: float = 1.0
+    good_steps: int = 0
+    active: bool = False
+
+    @classmethod
+    def for_precision(cls, precision: str) -> "LossScale":
+        """Start at 2^16 for float16, as is customary."""
+        return cls(65536.0, 0, True) if precision == "float16" else cls()
+
+    def after_step(self, *, finite: bool) -> None:
+        """Halve the scale if the last gradients overflowed; double it after many good steps."""
+        if not self.active:
+            return
+        if not finite:
+            self.value, self.good_steps = self.value / 2, 0
+        elif self.good_steps + 1 >= SCALE_PATIENCE:
+            self.value, self.good_steps = self.value * 2, 0
+        else:
+            self.good_steps += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether an overflow now is caused by the model rather than by the scale."""
+        return not self.active or self.value < 1
+
+
+@dataclass(kw_only=True, slots=True)
+class Training:
+    """A model in training: everything that changes from step to step."""
+
+    model: LanguageModel
+    loss: nn.Module
+    """`SegmentLoss` of the model, wrapped by `world` so that backward sums the gradients of all
+    processes."""
+    optimizer: OptimizerSet
+    stream: Stream
+    hardware: Hardware
+    state: State
+    """The state carried into the next segment."""
+    world: World = field(default_factory=World)
+    scale: LossScale = field(default_factory=LossScale)
+    clip: float = 0.0
+    """Largest norm of the gradients; 0 turns clipping off."""
+    bytes_per_token: float = 1.0
+    head_start_s: float = 0.0
+    """Time this process spent before training; it counts against a time budget."""
+    launched: bool = False
+    """Whether a launcher such as torchrun started this process."""
+    counters: Counters = field(default_factory=Counters)
+    saved_step: int | None = None
+    """Step of the checkpoint `last`; None before the first."""
+    unchecked_norms: list[AsyncHostCopy] = field(default_factory=list)
+    """Gradient norms of updates that `check_gradients` has not looked at yet."""
+
+    def fresh_state(self, batch: int) -> State:
+        """The model's state before the first token of `batch` lanes."""
+        return initial_state(self.model, self.loss, self.hardware, self.world, batch)
+
+
+def initial_state(
+    model: LanguageModel, loss: nn.Module, hardware: Hardware, world: World, batch: int
+) -> State:
+    """The state before the first token of `batch` lanes, built from the full weights."""
+    with world.full_params(loss), hardware.autocast():
+        return model.initial_state(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the training loop calls to log, show progress, save, load and validate."""
+
+    journal: Journal
+    bar: ProgressBar
+    save: Callable[[str, Checkpoint], None]
+    update_checkpoint: Callable[[str, Checkpoint], None]
+    """Like `save`, but keeps the files of the existing checkpoint that the new one lacks."""
+    load: Callable[[str], Checkpoint | None]
+    validate: Callable[[LanguageModel], dict[str, Any]]
+    """Loss on the valid split; returns at least `nats_per_token` and `bits_per_byte`."""
