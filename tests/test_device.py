@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sparing import device as memory
-from sparing.device import Hardware, is_out_of_memory, limit_to_free_ram, pick
+from sparing.device import Hardware, limit_to_free_ram, pick
+from sparing.errors import is_out_of_memory
 
 
 def test_an_allocation_beyond_the_free_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:

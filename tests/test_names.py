@@ -5,13 +5,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from sparing.cli.main import app
+from sparing.cli.verbs import VERBS
 from sparing.models import FAMILIES
 from sparing.runs.config import RunConfig
 
@@ -58,15 +59,14 @@ def definitions(kind: type[ast.AST]) -> dict[str, list[str]]:
     return found
 
 
-def verbs(commands: typer.Typer) -> Iterator[tuple[str, str]]:
+def verbs() -> Iterator[tuple[str, str]]:
     """Module and name of every function that is a command."""
-    for command in commands.registered_commands:
-        assert command.callback is not None
-        module = command.callback.__module__.removeprefix("sparing.").replace(".", "/")
-        yield f"{module}.py", command.callback.__name__
-    for group in commands.registered_groups:
-        assert group.typer_instance is not None
-        yield from verbs(group.typer_instance)
+    for place, _ in VERBS.values():
+        module, _, name = place.partition(".")
+        found = getattr(import_module(f"sparing.cli.{module}"), name)
+        commands = found.registered_commands if isinstance(found, typer.Typer) else ()
+        for each in [command.callback for command in commands] or [found]:
+            yield f"cli/{module}.py", each.__name__
 
 
 def of_one_op(modules: list[str]) -> bool:
@@ -83,7 +83,7 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 def test_no_two_public_functions_share_a_name() -> None:
     # A command has the name of the function it calls.
-    commands = set(verbs(app))
+    commands = set(verbs())
     found = {
         name: modules
         for name, every in definitions(ast.FunctionDef).items()

@@ -18,15 +18,6 @@ from sparing.units import pluralize
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
-OUT_OF_MEMORY_MESSAGES = (
-    "can't allocate memory",
-    "Storage size calculation overflowed",
-    "out of memory",
-    "bad_alloc",
-    # The message of oneDNN's LSTM when an allocation fails.
-    "could not create a primitive",
-)
-"""Parts of torch's messages for failed allocations; the exception types are not specific."""
 RESERVED_SHARE = 0.05
 """Share of the free memory left to other processes and to the kernel's page tables."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -140,13 +131,6 @@ def free_ram_bytes(proc: Path = Path("/proc")) -> int:
         return _read_sizes(proc / "meminfo")["MemAvailable"]
     except (OSError, KeyError):
         return ram_bytes()
-
-
-def is_out_of_memory(problem: Exception) -> bool:
-    """Whether an exception means that an allocation failed."""
-    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
-        return True
-    return any(message in str(problem) for message in OUT_OF_MEMORY_MESSAGES)
 
 
 @contextmanager

@@ -3,6 +3,16 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+OUT_OF_MEMORY_MESSAGES = (
+    "can't allocate memory",
+    "Storage size calculation overflowed",
+    "out of memory",
+    "bad_alloc",
+    # The message of oneDNN's LSTM when an allocation fails.
+    "could not create a primitive",
+)
+"""Parts of torch's messages for failed allocations; the exception types are not specific."""
+
 
 class UserError(Exception):
     """Bad input. The command line prints the message as one line and exits with status 2."""
@@ -10,6 +20,14 @@ class UserError(Exception):
 
 class LostProcessError(UserError):
     """Another process of a distributed run has ended or does not answer in time."""
+
+
+def is_out_of_memory(problem: Exception) -> bool:
+    """Whether an exception means that an allocation failed."""
+    # torch's own type, which is not imported here: torch takes seconds.
+    if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
+        return True
+    return any(message in str(problem) for message in OUT_OF_MEMORY_MESSAGES)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -13,7 +13,7 @@ from tests.training.toy import (
 )
 from torch import Tensor
 
-from sparing.device import is_out_of_memory
+from sparing.errors import is_out_of_memory
 from sparing.models.api import Output, State
 from sparing.models.sha_rnn import SHARNN
 from sparing.models.stack.config import StackConfig, WindowedAttentionConfig

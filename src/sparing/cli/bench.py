@@ -37,6 +37,8 @@ from sparing.units import pluralize
 app = typer.Typer(
     help="Benchmarks: train, generate, evaluate, span, cutoffs, cost, distributed, profile.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 DEFAULT = "enwik8_sha_rnn"

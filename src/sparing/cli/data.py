@@ -18,7 +18,10 @@ from sparing.errors import unknown_name
 from sparing.terminal import print_json, print_line
 
 app = typer.Typer(
-    help="Corpora: list, get, prepare; cut-offs of an adaptive softmax.", no_args_is_help=True
+    help="Corpora: list, get, prepare; cut-offs of an adaptive softmax.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 MaxBytes = Annotated[
     int | None,

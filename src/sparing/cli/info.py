@@ -2,26 +2,29 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparing.cli.complete import complete_recipes_and_runs
 from sparing.cli.options import Json, Settings, print_report
 from sparing.config import described
-from sparing.data.vocab import ONE_BYTE
 from sparing.errors import unknown_name
-from sparing.models.cost import cost
-from sparing.runs.build import build_model
-from sparing.runs.bundled import run_or_bundled
-from sparing.runs.config import RunConfig, read_config, to_json, with_settings
-from sparing.runs.folder import is_run
-from sparing.runs.recipes import RECIPES, expectation, recipe
+from sparing.files import read_object
+from sparing.runs.card import HOME, read_card
 from sparing.terminal import print_json, print_line
 from sparing.units import format_bytes, pluralize
+
+if TYPE_CHECKING:
+    from sparing.runs.config import RunConfig
+
+BUNDLED = "the package's own model"
 
 
 def recipes(as_json: Json = False) -> None:
     """List the recipes and what to expect of each."""
+    from sparing.runs.recipes import RECIPES, expectation
+
     if as_json:
         print_json({name: expectation(name) for name in RECIPES})
         return
@@ -34,7 +37,9 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE-or-RUN", help="Default: the model that comes with the package."
+            metavar="RECIPE-or-RUN",
+            help="A recipe or a run folder; default: the model that comes with the package.",
+            autocompletion=complete_recipes_and_runs,
         ),
     ] = "",
     settings: Settings = None,
@@ -44,18 +49,34 @@ def info(
     ] = False,
 ) -> None:
     """Parameters, FLOPs per token and byte, state size; of a run, its training and results."""
+    # What is stored of the bundled model is shown without torch, which takes seconds to import.
+    stored = None if name or settings or full else read_card()
+    if stored is not None:
+        _show(*stored, {"run": BUNDLED, **_records(HOME)}, as_json=as_json)
+        return
+    from sparing.runs.config import to_json, with_settings
+    from sparing.runs.costs import costs
+
     run, extra = _find(name)
     run = with_settings(run, settings or [])
-    report = _costs(run) | extra
-    if as_json:
-        print_json(report | ({"config": to_json(run)} if full else {}))
-        return
-    print_report(_card(run, report), as_json=False)
-    for path, value, note in described(run) if full else ():
+    more = {"config": to_json(run)} if full and as_json else {}
+    _show(to_json(run), costs(run), extra | more, as_json=as_json)
+    for path, value, note in described(run) if full and not as_json else ():
         print_line(f"\n{path}={_format(value)}\n    {note}")
 
 
-def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
+def _show(
+    config: Mapping[str, Any], costs: Mapping[str, Any], extra: Mapping[str, Any], *, as_json: bool
+) -> None:
+    report = {**costs, **extra}
+    print_report(report if as_json else _card(config, report), as_json=as_json)
+
+
+def _find(name: str) -> tuple["RunConfig", dict[str, Any]]:
+    from sparing.runs.bundled import run_or_bundled
+    from sparing.runs.config import read_config
+    from sparing.runs.recipes import RECIPES, expectation, recipe
+
     path = Path(name)
     if name.endswith(".json"):
         return read_config(path), {"recipe": name}
@@ -64,12 +85,13 @@ def _find(name: str) -> tuple[RunConfig, dict[str, Any]]:
     if name and not (path.exists() or "/" in name):
         raise unknown_name("recipe (and no such run)", name, RECIPES)
     folder = run_or_bundled(path if name else None)
-    extra = {key: folder.read(key) for key in ("provenance", "results") if _has(folder.path, key)}
-    return folder.config(), {"run": name or "the package's own model", **extra}
+    return folder.config(), {"run": name or BUNDLED, **_records(folder.path)}
 
 
-def _has(path: Path, key: str) -> bool:
-    return is_run(path) and (path / f"{key}.json").is_file()
+def _records(folder: Path) -> dict[str, Any]:
+    """Provenance and results of a run, as far as there are any."""
+    files = {key: folder / f"{key}.json" for key in ("provenance", "results")}
+    return {key: read_object(file) for key, file in files.items() if file.is_file()}
 
 
 def _format(value: Any) -> str:
@@ -79,21 +101,7 @@ def _format(value: Any) -> str:
     return str(value)
 
 
-def _costs(run: RunConfig) -> dict[str, Any]:
-    found = cost(build_model(run, "meta"))
-    return {
-        "family": run.family,
-        "parameters": {
-            "training": found.parameters_training,
-            "deployed": found.parameters_deployed,
-        },
-        "flops_per_token": found.flops_per_token,
-        **({"flops_per_byte": found.flops_per_token} if run.data.vocab in ONE_BYTE else {}),
-        "state_bytes": found.state_bytes,
-    }
-
-
-def _card(run: RunConfig, report: Mapping[str, Any]) -> dict[str, Any]:
+def _card(config: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """The report for people: what it is, what it costs, how it was trained, how good it is."""
     training, deployed = report["parameters"]["training"], report["parameters"]["deployed"]
     unit = "byte" if "flops_per_byte" in report else "token"
@@ -101,21 +109,23 @@ def _card(run: RunConfig, report: Mapping[str, Any]) -> dict[str, Any]:
     state = format_bytes(report["state_bytes"])
     return {
         **{key: report[key] for key in ("run", "recipe", "about") if key in report},
-        "model": f"{run.family}, {pluralize(deployed, 'parameter')}{more}",
+        "model": f"{report['family']}, {pluralize(deployed, 'parameter')}{more}",
         "cost": f"{report['flops_per_token']:,.0f} FLOPs per {unit}, {state} of state",
-        **_training(run, report.get("results", {}).get("training")),
+        **_training(config, report.get("results", {}).get("training")),
         **_origin(report.get("provenance", {})),
         **_scores(report.get("results", {})),
     }
 
 
-def _training(run: RunConfig, found: Any) -> dict[str, str]:
+def _training(config: Mapping[str, Any], found: Any) -> dict[str, str]:
     """Recipe, corpus and length of a training, as far as they are recorded."""
     if not isinstance(found, Mapping):
         return {}
     counts = [f"{found[name]:,} {name}" for name in ("steps", "tokens") if name in found]
     time = [_duration(found["elapsed_s"])] if "elapsed_s" in found else []
-    return {"trained": ", ".join([f"{run.recipe} on {run.data.corpus}", *counts, *time])}
+    return {
+        "trained": ", ".join([f"{config['recipe']} on {config['data']['corpus']}", *counts, *time])
+    }
 
 
 def _duration(elapsed_s: float) -> str:

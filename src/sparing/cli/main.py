@@ -7,50 +7,21 @@ from collections.abc import Sequence
 import typer
 
 from sparing import __version__
-from sparing.cli import (
-    bench,
-    compare,
-    data,
-    evaluate,
-    generate,
-    import_,
-    info,
-    plot,
-    results,
-    score,
-    search,
-    train,
-)
-from sparing.cli.messages import accept_debug, reword, simplify_value_names
-from sparing.device import is_out_of_memory
-from sparing.errors import LostProcessError, UserError
+from sparing.cli.messages import reword
+from sparing.cli.verbs import LazyGroup
+from sparing.errors import LostProcessError, UserError, is_out_of_memory
 from sparing.launch import Launch, current_launch, note_refusal
 from sparing.terminal import print_line
 
 app = typer.Typer(
     name="sparing",
     help="Language models that spend attention sparingly.",
+    cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(data.app, name="data")
-app.command("recipes")(info.recipes)
-app.command("info")(info.info)
-app.command("train")(train.train)
-app.command("compare")(compare.compare)
-app.command("evaluate")(evaluate.evaluate)
-app.command("generate")(generate.generate)
-app.command("score")(score.score)
-app.command("search")(search.search)
-app.command("derive")(search.derive)
-app.command("board")(search.board)
-app.command("results")(results.results)
-app.command("plot")(plot.plot)
-app.command("import")(import_.import_)
-app.add_typer(bench.app, name="bench")
-
 DISTRIBUTED = ("train", "evaluate", "bench")
 """Commands that may run under torchrun; the others would only run several times."""
 
@@ -75,8 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = typer.main.get_command(app)
-    accept_debug(command)
-    simplify_value_names(command)
     try:
         status = command.main(args=words, prog_name="sparing", standalone_mode=False)
     except Exception as problem:

@@ -53,13 +53,15 @@ def reword(complaint: str, commands: Iterable[str]) -> str:
     return complaint
 
 
-def accept_debug(command: Any) -> None:
-    """Let every subcommand take --debug too; `main` looks for it in the command line itself."""
-    (debug,) = [copy.copy(option) for option in command.params if option.name == "debug"]
+def finish_command(command: Any, above: Any) -> Any:
+    """Return a command whose help is in our words and which takes --debug like the one above."""
+    simplify_value_names(command)
+    (debug,) = [copy.copy(option) for option in above.params if option.name == "debug"]
+    # `main` looks for it in the command line itself.
     debug.expose_value = False
     for each in _walk_commands(command):
-        if each is not command:
-            each.params.append(debug)
+        each.params.append(debug)
+    return command
 
 
 def simplify_value_names(command: Any) -> None:

@@ -8,13 +8,13 @@ import torch
 
 from sparing.data.corpora import SPLITS
 from sparing.errors import UserError
+from sparing.runs.card import COSTS, HOME
 from sparing.runs.config import complete_identity
+from sparing.runs.costs import costs
 from sparing.runs.folder import RunFolder, is_run, open_run
 from sparing.training import checkpoint
 from sparing.training.checkpoint import Checkpoint
 
-HOME = Path(__file__).parents[1] / "bundled"
-"""A run folder without a journal: settings, vocabulary, provenance, results, best weights."""
 OPENING = b"""\
   <page>
     <title>Attention</title>
@@ -49,6 +49,7 @@ def bundle(folder: RunFolder, home: Path = HOME) -> None:
     checkpoint.save(
         bundled.checkpoints, "best", Checkpoint({"model": weights}, stored.cursor), identity
     )
+    bundled.write(COSTS, costs(folder.config()))
     for kept in KEPT:
         if (folder.path / f"{kept}.json").exists():
             content = folder.read(kept)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from sparing.data.stream import Segment
-from sparing.device import is_out_of_memory
+from sparing.errors import is_out_of_memory
 from sparing.host_copy import AsyncHostCopy
 from sparing.models.api import State, concat_lanes, select_lanes
 from sparing.training.optim import clip_

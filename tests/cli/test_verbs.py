@@ -1,0 +1,69 @@
+"""Commands are imported when they are used, and only then."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from tests.cli.conftest import Sparing
+
+from sparing.cli.main import app
+from sparing.cli.verbs import VERBS
+
+SRC = Path(__file__).parents[2] / "src"
+TORCHLESS = """
+import sys
+from sparing.cli.main import main
+status = main(sys.argv[1:])
+assert "numpy" not in sys.modules and "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def run_python(*words: str, cwd: Path | None = None, **environment: str) -> str:
+    said = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SRC), **environment},
+        cwd=cwd,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+@pytest.mark.parametrize("words", ["--help", "-h", "--version", "info", "info --json", "info -h"])
+def test_torch_is_not_imported_where_it_is_not_needed(words: str) -> None:
+    assert run_python("-c", TORCHLESS, *words.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("sparing in", "info"),
+        ("sparing info quick", "quickstart"),
+        ("sparing info runs", "runs/mine"),
+        ("sparing info --js", "--json"),
+    ],
+)
+def test_the_shell_completes_commands_recipes_runs_and_options(
+    line: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.json").write_text("{}")
+    shell = {"_SPARING_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    at = str(len(line.split()) - 1)
+    said = run_python("-m", "sparing", cwd=tmp_path, COMP_CWORD=at, **shell)
+    assert expected in said.splitlines()
+
+
+def test_every_verb_can_be_loaded_under_its_name() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
+    assert [command.name for command in commands.values()] == list(VERBS)
+
+
+def test_short_help_is_the_same_as_help(sparing: Sparing) -> None:
+    assert sparing("score", "-h").out == sparing("score", "--help").out
