@@ -109,6 +109,8 @@ def templates(place: Place) -> list[tuple[list[str], list[str]]]:
         (["results", str(place.runs)], []),
         (["plot", run], ["--out", f"{place.out}.png"]),
         (["import", "adaptive-span", text], out),
+        (["import", "sha-rnn", text], out),
+        (["import", "transformer-xl", text], out),
         (["data", "list"], []),
         (["data", "get", "enwik8"], []),
         (["data", "prepare", text], []),

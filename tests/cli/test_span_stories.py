@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from tests.cli.conftest import Sparing
-from tests.runs.test_import_released import published
+from tests.runs.released.test_adaptive_span import published
 
 SMALL = [
     "data.vocab=bytes",

@@ -7,13 +7,22 @@ import typer
 
 from sparing import device
 from sparing.cli.options import Json, parse_out_path, print_report
-from sparing.runs.import_released import import_adaptive_span
 from sparing.runs.provenance import provenance
+from sparing.runs.released.adaptive_span import import_adaptive_span
+from sparing.runs.released.sha_rnn import import_sha_rnn
+from sparing.runs.released.transformer_xl import import_transformer_xl
+
+IMPORTERS = {
+    "adaptive-span": import_adaptive_span,
+    "sha-rnn": import_sha_rnn,
+    "transformer-xl": import_transformer_xl,
+}
 
 
 def import_(
     layout: Annotated[
-        Literal["adaptive-span"], typer.Argument(help="Program that wrote the checkpoint.")
+        Literal["adaptive-span", "sha-rnn", "transformer-xl"],
+        typer.Argument(help="Program that wrote the checkpoint."),
     ],
     file: Annotated[Path, typer.Argument(metavar="FILE.pt", help="Checkpoint to convert.")],
     out: Annotated[
@@ -36,6 +45,6 @@ def import_(
     """Convert a released checkpoint to a run, to evaluate, generate and plot with it."""
     path = out or Path("runs") / f"{layout}-{file.stem}"
     about = provenance(device.pick("cpu", "float32"), 0)
-    folder = import_adaptive_span(file, path, about, max_bytes=max_bytes)
+    folder = IMPORTERS[layout](file, path, about, max_bytes=max_bytes)
     run = folder.config()
     print_report({"run": str(path), "recipe": run.recipe, "model": run.identity()}, as_json=as_json)

@@ -20,7 +20,8 @@ from sparing.generate.decode import GenerationConfig
 from sparing.generate.text import complete
 from sparing.models.adaptive_span import AdaptiveSpanTransformer
 from sparing.runs.folder import RunFolder, load_model, open_run
-from sparing.runs.import_released import ENWIK8, TEXT8, import_adaptive_span
+from sparing.runs.released.adaptive_span import import_adaptive_span
+from sparing.runs.released.alphabets import ENWIK8, TEXT8
 
 CPU = Hardware(torch.device("cpu"), "float32")
 DIM, HEADS, LIMIT, DEPTH, WIDE = 8, 2, 96, 2, 12
@@ -137,7 +138,7 @@ def test_text8_keeps_its_end_of_line_behind_our_own_ids(write: Write, tmp_path: 
 @pytest.mark.soak
 @pytest.mark.parametrize("corpus", ["enwik8", "text8-prefix"])
 def test_the_alphabets_are_those_of_the_corpora(corpus: str) -> None:
-    shared = Path(__file__).parents[2] / ".." / "shared" / "data"
+    shared = Path(__file__).parents[3] / ".." / "shared" / "data"
     folder = Path(os.environ.get("SPARING_DATA", shared))
     if not folder.is_dir():
         pytest.skip("no local corpora; set SPARING_DATA")

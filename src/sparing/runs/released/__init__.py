@@ -1,0 +1,1 @@
+"""Checkpoints released by other programs, converted to run folders."""
