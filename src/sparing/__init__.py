@@ -1,13 +1,15 @@
 """Language models that spend attention sparingly.
 
-`sparing.load()` gives a trained model; docs/python.md shows what can be done with it.
+`sparing.load()` gives a trained model, `sparing.train` makes one; docs/python.md shows the rest.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparing.lm import LM, load
+    from sparing.api import evaluate, load, train
+    from sparing.evaluation.loss import Evaluation
+    from sparing.lm import LM
     from sparing.models.sha_rnn import SHARNN, SHARNNConfig
     from sparing.models.stack.config import StackConfig
     from sparing.models.stack.model import Stack
@@ -18,15 +20,20 @@ __all__ = [
     "LM",
     "SHARNN",
     "AdaptiveSpan",
+    "Evaluation",
     "SHARNNConfig",
     "Stack",
     "StackConfig",
     "__version__",
+    "evaluate",
     "load",
+    "train",
 ]
 
 _HOMES = {
-    "sparing.lm": ("LM", "load"),
+    "sparing.api": ("evaluate", "load", "train"),
+    "sparing.evaluation.loss": ("Evaluation",),
+    "sparing.lm": ("LM",),
     "sparing.models.sha_rnn": ("SHARNN", "SHARNNConfig"),
     "sparing.models.stack.config": ("StackConfig",),
     "sparing.models.stack.model": ("Stack",),

@@ -6,8 +6,6 @@ Axes: T tokens, V vocabulary, D dim, S positions looked at.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from os import PathLike
-from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -15,20 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing import device as devices
 from sparing.data.text import encode_text
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluation.score import TextScore, score_texts, to_text_score
-from sparing.files import expand_home
 from sparing.generate.decode import GenerationConfig, eval_step
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import TextState, complete, read_text, stream_text
 from sparing.models.api import LanguageModel, Output, State
-from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig
-from sparing.runs.folder import load_model
+from sparing.runs.folder import RunFolder, load_model
 
 Text = TypeVar("Text", str, bytes)
 CHUNK = GenerationConfig().chunk
@@ -53,26 +48,26 @@ class GenerationOptions(TypedDict, total=False):
     """Strings that end the text and are not part of it."""
 
 
-def load(
-    run: str | PathLike[str] | None = None, *, checkpoint: str | None = None, device: str = "auto"
-) -> "LM":
-    """Load the model of a run folder; by default, the model that comes with the package.
-
-    `checkpoint` is `best` (the default), `last` or `previous`.
-    """
-    folder = run_or_bundled(None if run is None else expand_home(Path(run)))
-    hardware = devices.pick(device, "float32")
+def open_lm(folder: RunFolder, hardware: Hardware, checkpoint: str | None = None) -> "LM":
+    """Load the model of a run folder."""
     model = load_model(folder, hardware, checkpoint)
-    return LM(model, folder.vocab(), folder.config(), hardware)
+    return LM(model, folder.vocab(), folder.config(), hardware, folder)
 
 
 class LM:
     """A trained language model with its vocabulary."""
 
     def __init__(
-        self, model: LanguageModel, vocab: Vocab, config: RunConfig, hardware: Hardware
+        self,
+        model: LanguageModel,
+        vocab: Vocab,
+        config: RunConfig,
+        hardware: Hardware,
+        folder: RunFolder | None = None,
     ) -> None:
         self.model, self.vocab, self.config, self.hardware = model, vocab, config, hardware
+        self.folder = folder
+        """The run it was loaded from, if any."""
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
@@ -106,7 +101,7 @@ class LM:
             return b"".join(self.stream(prompt, after=after, **options))
         if after is not None:
             raise UserError("`after` continues one text; give one prompt")
-        prompts, config = [_encode(each) for each in prompt], _generation(**options)
+        prompts, config = [_encode(each) for each in prompt], generation_config(**options)
         done = complete(self.model, self.vocab, prompts, config, self.hardware)
         return [completion.text for completion in done]
 
@@ -134,7 +129,7 @@ class LM:
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str] | Iterator[bytes]:
         """Yield what the model writes after the prompt, piece by piece. See `generate`."""
-        config, read = _generation(**options), self.state(prompt, after=after)
+        config, read = generation_config(**options), self.state(prompt, after=after)
         if isinstance(prompt, str):
             return stream_text(self.model, self.vocab, read, config, self.hardware)
         # In Latin-1 every byte is a character, so bytes pass unchanged.
@@ -204,6 +199,8 @@ class LM:
     ) -> Iterator[tuple[Tensor, State, Output]]:
         """Yield each chunk of the text, the state before it, and what the model made of it."""
         ids = self._ids(_encode(text))
+        if after is not None:
+            after.check_model(self.model)
         state = (self.state("") if after is None else after).state
         for tokens_1T in torch.split(torch.from_numpy(ids).to(self.model.device)[None], chunk, 1):
             out = self.model(tokens_1T, state)
@@ -224,9 +221,10 @@ class LM:
         return ids
 
 
-def _generation(
+def generation_config(
     length: int = GenerationConfig().length, stop: str | Sequence[str] = (), **sampling: Any
 ) -> GenerationConfig:
+    """The options of `LM.generate` as one value; values that make no sense are refused."""
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     return GenerationConfig(length=length, stop=strings, sampling=SamplingConfig(**sampling))
 

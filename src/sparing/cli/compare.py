@@ -19,7 +19,6 @@ from sparing.cli.options import (
     print_table,
     report_stop,
 )
-from sparing.cli.train import apply_settings, load_recipe
 from sparing.errors import UserError
 from sparing.experiments.compare import comparison
 from sparing.experiments.engine import ExperimentOptions
@@ -27,6 +26,7 @@ from sparing.experiments.trial import FAILED, Trial
 from sparing.plot.curves import draw_curves
 from sparing.plot.figure import has_matplotlib, save_figure
 from sparing.plot.series import XAxis
+from sparing.runs.start import apply_settings, load_recipe
 from sparing.runs.train import TrainOptions
 
 

@@ -20,11 +20,11 @@ from sparing.cli.options import (
     print_table,
     report_stop,
 )
-from sparing.cli.train import apply_settings, default_run_path, load_recipe
 from sparing.errors import UserError
 from sparing.experiments.trial import FAILED
 from sparing.runs.config import to_json
 from sparing.runs.folder import open_run
+from sparing.runs.start import apply_settings, default_run_path, load_recipe
 from sparing.runs.train import TrainOptions
 from sparing.search.board import BOARD, BoardOptions
 from sparing.search.board import board as make_board

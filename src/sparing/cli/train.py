@@ -6,12 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from sparing.cli.options import Device, Settings, Source, parse_out_path, print_message
-from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
-from sparing.launch import current_launch, launched_at
-from sparing.runs.config import RunConfig, read_config, with_settings
-from sparing.runs.folder import is_of_launch, open_run
-from sparing.runs.recipes import recipe
+from sparing.launch import current_launch
+from sparing.runs.folder import is_of_launch
+from sparing.runs.start import apply_settings, default_run_path, load_recipe
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 from sparing.training.stopping import process_age_s
@@ -82,59 +80,3 @@ def train(
         again = f"stopped; to continue: sparing train --resume --out {path}"
         print_message(again if signal else f"done: {path}")
     return 128 + signal if signal else 0
-
-
-def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
-    """Load a recipe by name or from a JSON file, or the config of the run to resume in `path`."""
-    if not resume or path is None:
-        if not name:
-            raise UserError("name a recipe; `sparing recipes` lists them")
-        return read_config(Path(name)) if name.endswith(".json") else recipe(name)
-    run = open_run(path).config()
-    if name and name != run.recipe:
-        raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
-    return run
-
-
-def apply_settings(
-    run: RunConfig, settings: list[str], minutes: float | None, corpus: str | None
-) -> RunConfig:
-    """Return the run with the settings of the command line applied."""
-    if minutes is not None:
-        settings = _replace_budget(run, [*settings, f"train.minutes={minutes}"])
-    if corpus is not None:
-        settings = [*settings, f"data.corpus={_absolute_corpus(corpus)}"]
-    if any(s.replace(" ", "").startswith("model.vocab_size=") for s in settings):
-        raise UserError("model.vocab_size comes from the data; set data.vocab or data.vocab_size")
-    if any(s.replace(" ", "").startswith(("train.steps=", "train.epochs=")) for s in settings):
-        settings = _replace_budget(run, settings)
-    return with_settings(run, settings)
-
-
-def _absolute_corpus(corpus: str) -> str:
-    """Return a corpus name unchanged and a path as an absolute one, valid in other folders too."""
-    if not corpus.strip():
-        raise UserError("--data is empty; name a corpus, or your own text file or folder")
-    path = Path(corpus)
-    return str(path.resolve()) if corpus not in CORPORA and path.exists() else corpus
-
-
-def _replace_budget(run: RunConfig, settings: list[str]) -> list[str]:
-    """Make the given budget replace the recipe's own, whatever unit that has."""
-    given = {s.partition("=")[0].strip() for s in settings}
-    others = [
-        f"train.{unit}=none"
-        for unit in ("steps", "epochs", "minutes")
-        if getattr(run.train, unit) is not None and f"train.{unit}" not in given
-    ]
-    return [*settings, *others]
-
-
-def default_run_path(name: str, *, resume: bool) -> Path:
-    """A folder named after the recipe and the time."""
-    if resume:
-        raise UserError("--resume needs --out, the folder of the run to continue")
-    if current_launch().nodes > 1:
-        raise UserError("on several machines, give --out, a folder that all of them share")
-    stamp = launched_at().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{Path(name).stem or 'run'}-{stamp}"

@@ -3,7 +3,7 @@
 import codecs
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
+from sparing.errors import UserError
 from sparing.generate.decode import (
     GenerationConfig,
     Group,
@@ -51,6 +52,13 @@ class TextState:
     logits_1V: Tensor
     """Logits of the next token."""
     state: State
+    model: LanguageModel = field(repr=False)
+    """The model that read it, the only one that can go on from here."""
+
+    def check_model(self, model: LanguageModel) -> None:
+        """Raise a UserError if another model than the one that read the text is to go on."""
+        if model is not self.model:
+            raise UserError("`after` was read by another model; read its text again with this one")
 
 
 class Transcript:
@@ -132,6 +140,8 @@ def read_text(  # noqa: PLR0913  two are keyword-only
     chunk: int = GenerationConfig().chunk,
 ) -> TextState:
     """Read `text`, from its beginning or after what was read before."""
+    if after is not None:
+        after.check_model(model)
     ids = vocab.encode(text).astype(np.int64)
     if after is not None and len(ids) == 0:
         return replace(after, text=after.text + text)
@@ -141,7 +151,7 @@ def read_text(  # noqa: PLR0913  two are keyword-only
         tokens_1T = torch.from_numpy(ids).to(model.device)[None]
         logits_1V, state = prefill(model, tokens_1T, state, chunk)
     last = vocab.token_bytes(int(ids[-1])) if text else b""
-    return TextState((after.text if after else b"") + text, last, logits_1V, state)
+    return TextState((after.text if after else b"") + text, last, logits_1V, state, model)
 
 
 def stream_text(  # noqa: PLR0913  one is keyword-only
