@@ -1,5 +1,7 @@
 """The notebooks are clean and run from the first cell to the last."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,7 +15,9 @@ import typer
 from sparing.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+OF_PYTHON = ROOT / "examples" / "python_api.ipynb"
+"""The notebook that shows its outputs."""
+NOTEBOOKS = sorted(path for path in (ROOT / "examples").glob("*.ipynb") if path != OF_PYTHON)
 VERBS = {"par_search": {"search", "derive"}}
 """The commands each notebook uses."""
 
@@ -67,3 +71,22 @@ def test_a_notebook_runs_at_toy_size(path: Path, tmp_path: Path) -> None:
         assert (tmp_path / "runs" / "curves.png").exists()
         figures = json.loads((tmp_path / "runs" / "derived" / "results.json").read_text())
         assert 0 < figures["test"]["bits_per_byte"] < 9
+
+
+def test_the_notebook_of_the_python_interface_runs_and_shows_its_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
+    names: dict[str, object] = {}
+    for cell in cells(OF_PYTHON, "code"):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("".join(cell["source"]), OF_PYTHON.name, "exec"), names)
+        shown = "".join(line for output in cell["outputs"] for line in output["text"])
+        # The texts and figures themselves may differ a little from machine to machine.
+        assert bool(shown) == bool(printed.getvalue())
+        assert shown[:8] == printed.getvalue()[:8]
+    assert cells(OF_PYTHON, "code")
+    text = OF_PYTHON.read_text(encoding="utf-8")
+    assert not any(place in text for place in (str(ROOT), "/tmp", "/home", "/work"))

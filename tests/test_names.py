@@ -26,6 +26,7 @@ FUNCTIONS_WITH_ONE_MEANING = {
     "from_json": "as to_json",
     "with_settings": "as to_json",
     "load": "sparing.load gives a model from a run; checkpoint.load what is stored of it",
+    "train": "sparing.train and what it calls: settings to a trained run",
     "forward": "what every ops/*/kernels.py launches",
     "backward": "as forward",
     "reference": "the definition of an op that has one module",

@@ -2,12 +2,12 @@
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sparing import device as devices
 from sparing.data.corpora import SPLITS
@@ -53,16 +53,16 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     data: PathOrName | None = None,
     out: PathOrName | None = None,
     minutes: float | None = None,
-    settings: Mapping[str, object] | None = None,
     resume: bool = False,
     device: str = "auto",
     progress: bool = True,
+    **settings: Any,
 ) -> LM:
     """Train a recipe, named or in a JSON file, and return the model with its best weights.
 
     `data` is the name of a corpus, or a text file or folder; `out` is the run folder, by default
-    one below `runs/`; `settings` are by full name, such as `{"model.dim": 64}`. With `resume`,
-    the run in `out` is continued. Ctrl-C saves a checkpoint and raises KeyboardInterrupt.
+    one below `runs/`; settings go by their full names, as in `**{"model.dim": 64}`. With
+    `resume`, the run in `out` is continued. Ctrl-C saves a checkpoint and raises KeyboardInterrupt.
     """
     with _errors_without_options():
         if out is not None and not fspath(out).strip():
@@ -71,7 +71,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
         path = default_run_path(name, resume=resume) if out is None else expand_home(Path(out))
         run = load_recipe(name, path, resume=resume)
         corpus = None if data is None else fspath(data)
-        run = apply_settings(run, assignments(settings or {}), minutes, corpus)
+        run = apply_settings(run, assignments(settings), minutes, corpus)
         options = TrainOptions(device=device, resume=resume, progress=progress)
         stopped = train_run(run, path, options)
     if stopped == signal.SIGINT:
