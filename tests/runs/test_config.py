@@ -37,7 +37,7 @@ def without(run: RunConfig, *path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "path", [("model", "windowed", "key_shift"), ("model", "qrnn"), ("train", "state_reset")]
+    "path", [("model", "windowed", "ramp"), ("model", "qrnn"), ("train", "state_reset")]
 )
 def test_a_setting_missing_in_a_stored_config_takes_its_default(path: tuple[str, ...]) -> None:
     run = recipe("enwik8_20min")

@@ -1,4 +1,4 @@
-"""ASGD and NT-ASGD (the mean, its start, validation with it), and Lookahead."""
+"""ASGD, NT-ASGD and moving averages (the mean, its start, validation with it), and Lookahead."""
 
 import copy
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from tests.training.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
+from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.training.capture import restore
 from sparing.training.loop import fit
@@ -113,6 +114,33 @@ def test_it_is_torchs_asgd_with_the_first_step_counted(tiny: Make) -> None:
             # Torch sets its mean to the weights in the second step once more.
             counted = (3 * other.state[p]["ax"] + visited[0][name]) / 4
             torch.testing.assert_close(ours[name], counted)
+
+
+def test_an_exponential_moving_average_starts_as_a_mean(
+    tiny: Make, train: Callable[..., None]
+) -> None:
+    model = tiny()
+    optimizer = build_optimizer(model, OptimConfig(name="muon", lr=0.1, ema_decay=0.75))
+    expected: dict[str, Tensor] = {}
+    for step, weight in enumerate((1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4)):
+        train(model, optimizer, range(step, step + 1))
+        for name, p in weights(model).items():
+            expected[name] = torch.lerp(expected.get(name, p), p, weight)
+    with optimizer.averaged():
+        torch.testing.assert_close(weights(model), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "asgd", "ema_decay": 0.9}, "averages the weights already"),
+        ({"ema_decay": 1.0}, "ema_decay must be at least 0 and below 1"),
+        ({"ema_decay": -0.1}, "ema_decay must be at least 0 and below 1"),
+    ],
+)
+def test_decays_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        OptimConfig(**settings)
 
 
 def test_before_the_trigger_the_current_weights_are_validated(

@@ -1,4 +1,4 @@
-"""Averages of the weights: ASGD and NT-ASGD, and Lookahead's slow weights.
+"""Averages of the weights: ASGD, NT-ASGD, exponential moving averages, and Lookahead.
 
 NT-ASGD's trigger follows the AWD-LSTM code (arXiv:1708.02182). The paper's text differs, and its
 authors say that the code is right. Lookahead is arXiv:1907.08610.
@@ -24,11 +24,14 @@ class Averaging:
     """The mean of the weights over all steps since averaging started.
 
     NT-ASGD starts when a valid loss is worse than the best of those before the latest `patience`
-    ones; a `patience` of 0 averages from the first step.
+    ones; a `patience` of 0 averages from the first step. With a `decay` below 1 the mean becomes an
+    exponential moving average as soon as it covers 1 / (1 - decay) steps.
     """
 
-    def __init__(self, named: Mapping[str, nn.Parameter], patience: int = 0) -> None:
-        self.named, self.patience = dict(named), patience
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], patience: int = 0, decay: float = 1.0
+    ) -> None:
+        self.named, self.patience, self.decay = dict(named), patience, decay
         self.means = {name: torch.zeros_like(p) for name, p in self.named.items()}
         # On the CPU, as only the host reads them. The first loss is the best of all older ones, the
         # others are the latest; infinite until there are as many.
@@ -42,7 +45,7 @@ class Averaging:
             return
         self.steps += 1
         means, weights = self._pairs()
-        torch._foreach_lerp_(means, weights, 1 / int(self.steps))
+        torch._foreach_lerp_(means, weights, max(1 / int(self.steps), 1 - self.decay))
 
     def report_validation(self, loss_nats: float) -> None:
         """Start averaging if a valid loss is worse than an older one."""

@@ -17,6 +17,8 @@ from sparing.training.optim.muon import Muon
 from sparing.training.optim.state import OptimizerSet
 
 OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon", "adagrad"]
+AVERAGING = ("asgd", "ntasgd")
+"""Optimizers that are evaluated with a mean of the weights."""
 LARGEST = 1e30
 """Largest rate or weight; float32 does not reach much further."""
 MUON_SHARE = 0.15
@@ -68,6 +70,9 @@ class OptimConfig:
     """Largest norm of all gradients together; 0 turns clipping off."""
     tensor_clip: float = 0.0
     """`adagrad` only: largest gradient norm of a single tensor; 0 turns it off."""
+    ema_decay: float = 0.0
+    """Decay per step of an exponential moving average of the weights, which is what is validated
+    and saved as `best`; 0 turns it off. Not for `asgd` and `ntasgd`, which have their own mean."""
     lookahead: bool = False
     """Whether to use Lookahead: every fifth step slow weights move 0.8 of the way."""
 
@@ -89,7 +94,10 @@ class OptimConfig:
                 raise UserError(f"optim: {field} must be from 0 to {LARGEST:g}, not {value}")
         if self.patience < 1:
             raise UserError(f"optim: patience must be at least 1, not {self.patience}")
-        for field, values in (("betas", self.betas), ("momentum", (self.momentum or 0.0,))):
+        if self.ema_decay and self.name in AVERAGING:
+            raise UserError(f"optim: {self.name} averages the weights already; set ema_decay to 0")
+        shares = {"momentum": (self.momentum or 0.0,), "ema_decay": (self.ema_decay,)}
+        for field, values in {"betas": self.betas, **shares}.items():
             if not all(0 <= value < 1 for value in values):
                 raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
 
@@ -114,10 +122,11 @@ def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
 
 
 def _averaging(model: LanguageModel, config: OptimConfig) -> Averaging | None:
-    if config.name not in ("asgd", "ntasgd"):
+    if config.name not in AVERAGING and not config.ema_decay:
         return None
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    return Averaging(trainable, config.patience if config.name == "ntasgd" else 0)
+    patience = config.patience if config.name == "ntasgd" else 0
+    return Averaging(trainable, patience, config.ema_decay or 1.0)
 
 
 def _groups(model: LanguageModel, config: OptimConfig) -> list[dict[str, Any]]:
