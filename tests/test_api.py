@@ -58,6 +58,18 @@ def test_a_run_is_continued(lm: sparing.LM, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "results.json").read_text())["training"]["steps"] == 9
 
 
+def test_a_run_starts_from_the_weights_of_another(lm: sparing.LM, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("other words\n" * 400)
+    frozen = {"train.steps": 1, "train.batch": 4, "train.segment": 16, "optim.lr": 0.0}
+    tuned = sparing.train(
+        init=tmp_path / "run", data=other, out=tmp_path / "tuned", progress=False, **frozen
+    )
+    # Nothing is learned at a rate of zero, so that the weights are seen as they were at the start.
+    assert tuned.generate("line", length=20) == lm.generate("line", length=20)
+    assert tuned.config.data.corpus == str(other)
+
+
 def test_a_text_and_other_data_are_scored(lm: sparing.LM, tmp_path: Path) -> None:
     text = "line 7: the quick brown fox"
     found = sparing.evaluate(lm, text=text)
@@ -79,6 +91,9 @@ def test_errors_speak_of_arguments_and_not_of_options(
         (lambda: sparing.train(), "name a recipe"),
         (lambda: sparing.train(resume=True), "resume=True needs `out`"),
         (lambda: sparing.train("quickstart", out=tmp_path / "run"), "pass resume=True"),
+        (lambda: sparing.train(init="bundled"), "text to tune on with `data`"),
+        (lambda: sparing.train("quickstart", init=" "), "`init` is empty"),
+        (lambda: sparing.train(init="bundled", out="x", resume=True), "`init` starts a new run"),
         (lambda: sparing.train("quickstart", data=" ", out="x"), "`data` is empty"),
         (lambda: sparing.train("quickstart", **{"model.dime": 3}), "model.dim"),
         (lambda: sparing.evaluate(lm, split="tset"), "did you mean 'test'"),  # type: ignore[arg-type]

@@ -20,12 +20,14 @@ from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.evaluate import Case, Reading
 from sparing.runs.folder import prepare_for_run
+from sparing.runs.init import open_init
 from sparing.runs.start import (
+    INIT_AND_RESUME,
     absolute_corpus,
     apply_settings,
     assignments,
     default_run_path,
-    load_recipe,
+    load_start,
 )
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
@@ -52,6 +54,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     *,
     data: PathOrName | None = None,
     out: PathOrName | None = None,
+    init: PathOrName | None = None,
     minutes: float | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -61,18 +64,23 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     """Train a recipe, named or in a JSON file, and return the model with its best weights.
 
     `data` is the name of a corpus, or a text file or folder; `out` is the run folder, by default
-    one below `runs/`; settings go by their full names, as in `**{"model.dim": 64}`. With
-    `resume`, the run in `out` is continued. Ctrl-C saves a checkpoint and raises KeyboardInterrupt.
+    one below `runs/`; settings go by their full names, as in `**{"model.dim": 64}`. `init` is a
+    run to start from, or `"bundled"`: the package's model. With `resume`, the run in `out` is
+    continued. Ctrl-C saves a checkpoint and raises KeyboardInterrupt.
     """
     with _errors_without_options():
         if out is not None and not fspath(out).strip():
             raise UserError("--out is empty; name a folder to write to")
+        if init is not None and resume:
+            raise UserError(INIT_AND_RESUME)
         name = fspath(recipe)
-        path = default_run_path(name, resume=resume) if out is None else expand_home(Path(out))
-        run = load_recipe(name, path, resume=resume)
+        folder = name or ("finetune" if init else "")
+        path = default_run_path(folder, resume=resume) if out is None else expand_home(Path(out))
         corpus = None if data is None else fspath(data)
+        start = None if init is None else open_init(fspath(init))
+        run = load_start(name, path, start, resume=resume, corpus=corpus)
         run = apply_settings(run, assignments(settings), minutes, corpus)
-        options = TrainOptions(device=device, resume=resume, progress=progress)
+        options = TrainOptions(device=device, resume=resume, progress=progress, init=start)
         stopped = train_run(run, path, options)
     if stopped == signal.SIGINT:
         raise KeyboardInterrupt(f"stopped; sparing.train(out={str(path)!r}, resume=True) goes on")

@@ -9,7 +9,8 @@ from sparing.cli.options import Device, Settings, Source, parse_out_path, print_
 from sparing.errors import UserError
 from sparing.launch import current_launch
 from sparing.runs.folder import is_of_launch
-from sparing.runs.start import apply_settings, default_run_path, load_recipe
+from sparing.runs.init import open_init
+from sparing.runs.start import INIT_AND_RESUME, apply_settings, default_run_path, load_start
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 from sparing.training.stopping import process_age_s
@@ -34,10 +35,17 @@ def train(
         str | None, typer.Option("--data", help="Corpus name, or your own text file or folder.")
     ] = None,
     source: Source = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from the weights of a run, or of the package's model (bundled).",
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
     checkpoint: Annotated[
         Literal["last", "previous", "best"] | None,
-        typer.Option(help="Checkpoint to resume from; last by default."),
+        typer.Option(help="Checkpoint to resume from (last by default), or of --init (best)."),
     ] = None,
     cut_journal: Annotated[
         bool,
@@ -53,16 +61,17 @@ def train(
     ] = TrainOptions().timeout_s,
 ) -> int:
     """Train a recipe. Ctrl-C stops with a checkpoint, from which --resume continues."""
-    if (checkpoint is not None or cut_journal) and not resume:
-        raise UserError(f"--{'checkpoint' if checkpoint else 'cut-journal'} needs --resume")
+    _check_options(init, checkpoint, resume=resume, cut_journal=cut_journal)
     launch = current_launch()
     if launch.nodes > 1 and launch.id is None:
         raise UserError("on several machines, give torchrun the same --rdzv-id NAME on each")
-    path = out or default_run_path(name, resume=resume)
+    path = out or default_run_path(name or ("finetune" if init else ""), resume=resume)
     # A restart by torchrun repeats the original command, which does not say --resume.
     restarted = is_of_launch(path, launch.id)
     resume, checkpoint = resume or restarted, None if restarted else checkpoint
-    run = apply_settings(load_recipe(name, path, resume=resume), settings or [], minutes, corpus)
+    start = None if init is None or resume else open_init(init, checkpoint)
+    run = load_start(name, path, start, resume=resume, corpus=corpus)
+    run = apply_settings(run, settings or [], minutes, corpus)
     options = TrainOptions(
         device=device,
         resume=resume,
@@ -74,9 +83,21 @@ def train(
         sharded=shard,
         restarted=restarted,
         cut_journal=cut_journal,
+        init=start,
     )
     signal = train_run(run, path, options)
     if launch.rank == 0:
         again = f"stopped; to continue: sparing train --resume --out {path}"
         print_message(again if signal else f"done: {path}")
     return 128 + signal if signal else 0
+
+
+def _check_options(
+    init: str | None, checkpoint: str | None, *, resume: bool, cut_journal: bool
+) -> None:
+    if init is not None and resume:
+        raise UserError(INIT_AND_RESUME)
+    if checkpoint is not None and init is None and not resume:
+        raise UserError("--checkpoint needs --resume or --init")
+    if cut_journal and not resume:
+        raise UserError("--cut-journal needs --resume")

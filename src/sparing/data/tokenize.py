@@ -2,15 +2,23 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from sparing.data.text import Text, WordCount, decode_chunks, smallest_dtype, split_chunks
-from sparing.data.textfile import Scratch, Unpacking
+from sparing.data.text import (
+    Text,
+    WatchedText,
+    WordCount,
+    decode_chunks,
+    smallest_dtype,
+    split_chunks,
+)
+from sparing.data.textfile import Scratch, Unpacking, bytes_bar
 from sparing.data.vocab import Vocab
 from sparing.documents import Count
 from sparing.errors import UserError
@@ -88,6 +96,15 @@ def verify_file(path: Path, expected: str, before: Any) -> list[int]:
         if now != before and hashlib.file_digest(file, "sha256").hexdigest() != expected:
             raise UserError(f"{path} is damaged: its checksum is wrong")
     return now
+
+
+@contextmanager
+def watched_texts(
+    texts: Mapping[str, Text], what: str, how: Unpacking
+) -> Iterator[dict[str, Text]]:
+    """The texts, with a progress bar of what has been read of them."""
+    with bytes_bar(what, sum(map(len, texts.values())), shown=how.progress) as bar:
+        yield {split: WatchedText(text, bar.update) for split, text in texts.items()}
 
 
 class _ArrayFile:

@@ -4,8 +4,8 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
@@ -16,13 +16,14 @@ import numpy.typing as npt
 from sparing.config import to_json
 from sparing.data.corpora import SPLITS
 from sparing.data.splits import check_source, fingerprint, read_splits
-from sparing.data.text import Text, WatchedText, count_words
-from sparing.data.textfile import Unpacking, bytes_bar, cache_dir
+from sparing.data.text import Text, count_words
+from sparing.data.textfile import Unpacking, cache_dir
 from sparing.data.tokenize import (
     FileEntry,
     SplitEntry,
     check_readable,
     verify_file,
+    watched_texts,
     without_newlines,
     write_split,
 )
@@ -133,25 +134,27 @@ def prepare(
     *,
     progress: bool = True,
     max_bytes: int | None = None,
+    vocab: Vocab | None = None,
 ) -> Tokens:
     """Tokenize a corpus, or open the result of an earlier call.
 
     `max_bytes` limits the size of the text, unpacked; None: half of the disk space that is free.
+    `vocab` is a vocabulary made elsewhere; None: one is made from the training text.
     """
     if config.vocab_size is not None and not config.vocab.endswith("pieces"):
         raise UserError(f"data.vocab_size is for pieces only, not for data.vocab={config.vocab}")
     if source is not None:
         check_source(config.corpus, source)
-    folder = tokens_folder(config, source)
+    folder = tokens_folder(config, source, vocab)
     if not folder.exists():
         how = Unpacking.of(max_bytes, progress=progress)
-        _tokenize(folder, config, read_splits(config.corpus, source, how), how)
+        _tokenize(folder, config, read_splits(config.corpus, source, how), how, vocab)
     return open_tokens(folder)
 
 
-def tokens_folder(config: DataConfig, source: Path | None = None) -> Path:
+def tokens_folder(data: DataConfig, source: Path | None = None, vocab: Vocab | None = None) -> Path:
     """The folder for the tokens of a corpus; it may not exist yet."""
-    return cache_dir() / "tokens" / _folder_name(config, source)
+    return cache_dir() / "tokens" / _folder_name(data, source, vocab)
 
 
 def open_tokens(folder: Path) -> Tokens:
@@ -252,25 +255,31 @@ def _decoded_ends(split: Split, size_bytes: int, vocab: Vocab) -> npt.NDArray[np
     return np.cumsum(lengths[split.ids[:size_bytes]])
 
 
-def _folder_name(config: DataConfig, source: Path | None) -> str:
-    identity = json.dumps([FORMAT, to_json(config), fingerprint(config.corpus, source)])
+def _folder_name(config: DataConfig, source: Path | None, vocab: Vocab | None) -> str:
+    # All vocabularies of bytes are the same, wherever they were made.
+    given = [] if vocab is None or vocab.kind == "bytes" else [vocab.to_json()]
+    identity = json.dumps([FORMAT, to_json(config), fingerprint(config.corpus, source), *given])
     digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(config.corpus).name).strip("-")[:40]
     return f"{name or 'text'}-{config.vocab}-{digest}"
 
 
-def _tokenize(folder: Path, config: DataConfig, texts: Mapping[str, Text], how: Unpacking) -> None:
+def _tokenize(
+    folder: Path,
+    config: DataConfig,
+    texts: Mapping[str, Text],
+    how: Unpacking,
+    vocab: Vocab | None,
+) -> None:
     name = Path(config.corpus).name
     if config.vocab not in ONE_BYTE:
-        with _watched(texts, f"checking {name}", how) as watched:
+        with watched_texts(texts, f"checking {name}", how) as watched:
             check_readable(watched, config.corpus)
     if not config.newlines:
         texts = without_newlines(texts, name, how)
-    with _watched({"train": texts["train"]}, f"vocabulary of {name}", how) as watched:
-        order = config.symbol_order
-        vocab = train_vocab(config.vocab, watched["train"], config.vocab_size, symbol_order=order)
+    vocab = vocab or _train_vocab(config, texts["train"], how)
     with atomic_folder(folder) as scratch:
-        with _watched(texts, f"tokenizing {name}", how) as watched:
+        with watched_texts(texts, f"tokenizing {name}", how) as watched:
             entries = {
                 split: write_split(scratch, split, watched[split], vocab) for split in SPLITS
             }
@@ -283,8 +292,9 @@ def _tokenize(folder: Path, config: DataConfig, texts: Mapping[str, Text], how: 
         write_json(scratch / "meta.json", {**manifest, "sha256": _checksum(manifest)})
 
 
-@contextmanager
-def _watched(texts: Mapping[str, Text], what: str, how: Unpacking) -> Iterator[dict[str, Text]]:
-    """The texts, with a progress bar of what has been read of them."""
-    with bytes_bar(what, sum(map(len, texts.values())), shown=how.progress) as bar:
-        yield {split: WatchedText(text, bar.update) for split, text in texts.items()}
+def _train_vocab(config: DataConfig, text: Text, how: Unpacking) -> Vocab:
+    with watched_texts(
+        {"train": text}, f"vocabulary of {Path(config.corpus).name}", how
+    ) as watched:
+        order = config.symbol_order
+        return train_vocab(config.vocab, watched["train"], config.vocab_size, symbol_order=order)

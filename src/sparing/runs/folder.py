@@ -91,6 +91,10 @@ class RunFolder:
                 raise MisfitError(f"it has {vocab.size:,} tokens, and the model {wanted:,}")
         return vocab
 
+    def is_tuned(self) -> bool:
+        """Whether the run started from the weights and the vocabulary of another one."""
+        return "init" in read_provenance(self.path)
+
     def checkpoint(self, name: str | None = None) -> str:
         """Name of the checkpoint to use: the one named, else the best, else the last."""
         if name is not None:
@@ -138,7 +142,8 @@ def prepare_for_run(
     folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
 ) -> Tokens:
     """A corpus as tokens of the run's vocabulary; refused if the text or the vocabulary changed."""
-    tokens = prepare(data, source, progress=progress)
+    given = folder.vocab() if folder.is_tuned() else None
+    tokens = prepare(data, source, progress=progress, vocab=given)
     # With other data settings, another text is intended; the caller decides which are allowed.
     if data == folder.config().data:
         _refuse_other_texts(folder, tokens)

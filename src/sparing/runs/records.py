@@ -1,7 +1,7 @@
 """What a run folder stores as JSON beside its settings: provenance, results and texts."""
 
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from sparing.documents import Count, read_document
 from sparing.training.journal import Figures
@@ -15,6 +15,8 @@ class Provenance(TypedDict, total=False):
     precision: str | None
     launch: str | None
     """Identifies the torchrun launch."""
+    init: dict[str, Any]
+    """Where the weights at the start come from, unless they were drawn."""
     resumed: list["Provenance"]
 
 

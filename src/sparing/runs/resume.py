@@ -85,6 +85,11 @@ def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: st
         # Results belong to weights, which a new start would replace by others.
         what = "results of other settings" if names else "results but no checkpoint"
         raise UserError(f"run {folder.path} has {what}; start a new run")
+    if folder.is_tuned():
+        raise UserError(
+            f"run {folder.path} was killed before it had stored the weights of --init; start a "
+            "new run in another folder"
+        )
     reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
     return "training" not in results and reached <= due
 

@@ -8,7 +8,10 @@ from sparing.errors import UserError
 from sparing.launch import current_launch, launched_at
 from sparing.runs.config import RunConfig, read_config, with_settings
 from sparing.runs.folder import open_run
+from sparing.runs.init import Init, tuning_recipe
 from sparing.runs.recipes import recipe
+
+INIT_AND_RESUME = "--init starts a new run and --resume continues one; leave one of them out"
 
 
 def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
@@ -21,6 +24,17 @@ def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) ->
     if name and name != run.recipe:
         raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
     return run
+
+
+def load_start(
+    name: str, path: Path, init: Init | None, *, resume: bool, corpus: str | None
+) -> RunConfig:
+    """Load the recipe of a run that may start from other weights; its name may then be missing."""
+    if init is None or name:
+        return load_recipe(name, path, resume=resume)
+    if corpus is None:
+        raise UserError("name the text to tune on with --data, or a recipe that has one")
+    return tuning_recipe(init)
 
 
 def apply_settings(

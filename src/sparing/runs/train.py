@@ -27,9 +27,11 @@ from sparing.runs.folder import (
     prepare_for_run,
     refuse_used_folder,
 )
+from sparing.runs.init import Init, adapt_to_init, load_init
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import ResumeOptions, resume
 from sparing.training import checkpoint, journal
+from sparing.training.capture import capture
 from sparing.training.distributed.init import init_world
 from sparing.training.distributed.world import World, WorldConfig
 from sparing.training.loop import budget_used, fit
@@ -60,10 +62,14 @@ class TrainOptions:
     """Whether a launcher restarted the processes, rather than the user resuming the run."""
     cut_journal: bool = False
     """Whether a damaged journal is continued without its unreadable lines."""
+    init: Init | None = None
+    """What a new run starts from, instead of weights drawn at random."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train a run in folder `path`; return 0, or the number of the signal that ended it early."""
+    if options.init is not None:
+        run = adapt_to_init(run, options.init)
     check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if not options.resume:
@@ -81,6 +87,8 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         training = build_training(
             run, tokens.split("train"), hardware, world, head_start_s=options.head_start_s
         )
+        if options.init is not None:
+            load_init(training.model, options.init)
         return _train_in_folder(run, path, training, tokens, options)
 
 
@@ -123,7 +131,8 @@ def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
     lock = cache_dir() / "downloads" / ".locks" / "tokens"
     with lock_folder(lock, wait_s=math.inf) if current_launch().size > 1 else nullcontext():
         if not options.resume:
-            return prepare(run.data, options.source, progress=options.progress)
+            vocab = None if options.init is None else options.init.vocab
+            return prepare(run.data, options.source, progress=options.progress, vocab=vocab)
         return prepare_for_run(open_run(path), run.data, options.source, progress=options.progress)
 
 
@@ -147,6 +156,7 @@ def _facts(
         "resume": options.resume,
         "checkpoint": options.checkpoint,
         "sharded": options.sharded,
+        "init": None if options.init is None else options.init.sha256,
     }
 
 
@@ -195,10 +205,16 @@ def _start(
     # Rank 0's clock decides for all, so that all ranks do the same.
     if world.broadcast_object(budget_used(training, run.train, Clock(training.head_start_s)) >= 1):
         _check_any_step(training, run)
+    init = options.init
+    # So that a resume before the first step needs the other run no longer.
+    captured = None if init is None else capture(training)
     if world.rank == 0:
         remove_leftovers(path)
         record = provenance(training.hardware, run.train.seed)
+        record |= {} if init is None else {"init": init.record()}
         create(path, run, tokens.vocab, record, texts=tokens.text_sha256())
+        if captured is not None:
+            checkpoint.save(folder.checkpoints, "last", captured, run.identity())
     return folder
 
 
