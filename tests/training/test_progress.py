@@ -92,3 +92,22 @@ def test_a_bar_on_a_terminal_shows_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     bar.close()
     assert screen.getvalue().rstrip().endswith("text  ETA 1:20")
     assert " 60% |" in screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_time_left_is_shown_whatever_the_width(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stderr", screen := Terminal())
+    bar = ProgressBar()
+    longest = "step 1000000  loss 12.345  17.811 bits/byte  999.9 MiB/s"
+    for share in (0.1, 0.2):
+        bar.update(share, longest)
+    bar.close()
+    last = screen.getvalue().strip().split("\r")[-1]
+    assert longest in last
+    assert "ETA 0:0" in last
+    assert len(last) < width
+    # No longer than it needs to be.
+    assert last.index("step") <= 32

@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 DISTRIBUTED = ("train", "evaluate", "bench")
 """Commands that may run under torchrun; the others would only run several times."""
+UNPARSED = (["info"], ["info", "--json"])
+"""Command lines that are answered without a parser: setting it up takes longer than the answer."""
 
 
 @app.callback(invoke_without_command=True)
@@ -45,9 +47,8 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    command = typer.main.get_command(app)
     try:
-        status = command.main(args=words, prog_name="sparing", standalone_mode=False)
+        status = _run(words)
     except Exception as problem:
         if type(problem).__name__ == "NoArgsIsHelpError":
             print_line(str(problem))
@@ -64,6 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line("sparing: interrupted", err=True)
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _run(words: list[str]) -> object:
+    """Parse the command line and run the command in it."""
+    if words in UNPARSED and current_launch().size == 1:
+        from sparing.cli.info import info
+
+        info(as_json="--json" in words)
+        return 0
+    command = typer.main.get_command(app)
+    return command.main(args=words, prog_name="sparing", standalone_mode=False)
 
 
 def _is_refusal(problem: Exception) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sparing.terminal import escape, print_line
+from sparing.terminal import columns, escape, print_line
 
 LOG_EVERY_S = 10.0
 """Time between two lines where the output is not a terminal."""
@@ -23,8 +23,7 @@ class ProgressBar:
         self._bar: Any = None
         self._shown = shown
         if shown and sys.stderr.isatty():
-            form = "{percentage:3.0f}% |{bar:24}| {desc}"
-            self._bar = tqdm(total=1000, bar_format=form, leave=True)
+            self._bar = tqdm(total=1000, bar_format=_bar_format(""), leave=True)
 
     def update(self, share: float, text: str) -> None:
         """Show that `share` of the run is done, with `text` beside it."""
@@ -35,6 +34,7 @@ class ProgressBar:
         text = f"{text}  {self._time_left(share)}"
         if self._bar is not None:
             with self._until_closed():
+                self._bar.bar_format = _bar_format(text)
                 self._bar.set_description_str(text, refresh=False)
                 self._bar.update(round(1000 * share) - self._bar.n)
         elif time.perf_counter() >= self._next_at:
@@ -78,3 +78,9 @@ class ProgressBar:
             return "ETA -"
         left_s = (now - first_at) * (1 - share) / (share - first_share)
         return f"ETA {int(left_s) // 60}:{int(left_s) % 60:02d}"
+
+
+def _bar_format(text: str) -> str:
+    """A bar as long as the text beside it leaves room for, so that the time left is not cut off."""
+    room = (columns() or 80) - len("100% || ") - len(text) - 1
+    return f"{{percentage:3.0f}}% |{{bar:{max(1, min(24, room))}}}| {{desc}}"
