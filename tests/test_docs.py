@@ -146,7 +146,7 @@ def test_prose_wraps_at_100_columns(page: Path) -> None:
         "sparing train --resume --out runs/a --set optim.rl=1",
         "sparing evaluate RUN --split tset",
         "sparing evaluate RUN --bytes many",
-        "sparing evaluate --split test",
+        "sparing derive --out found.json",
         "sparing bench tarin",
         "sparing --verison",
     ],

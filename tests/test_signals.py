@@ -13,7 +13,7 @@ from threading import Event, Thread
 import pytest
 
 from sparing import signals
-from sparing.signals import answer_signals, catch_stop_signals, end_soon
+from sparing.signals import answer_signals, catch_stop_signals, end_soon, outlive_interrupts
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -109,6 +109,15 @@ def test_a_signal_with_a_handler_of_its_own_ends_nothing(monkeypatch: pytest.Mon
     with catch_stop_signals(lambda number, frame: None), answer_signals(end_soon):
         strike(signal.SIGTERM)
         strike(signal.SIGINT)
+
+
+def test_a_command_may_outlive_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "Timer", lambda *_: pytest.fail("ended"))
+    with outlive_interrupts(), answer_signals(end_soon):
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                strike(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # Starts itself as a child, which ends only with its parent.

@@ -78,6 +78,20 @@ def end_soon(number: int) -> None:
         timer.start()
 
 
+@contextmanager
+def outlive_interrupts() -> Iterator[None]:
+    """Inside the block, Ctrl-C raises KeyboardInterrupt, and `end_soon` lets the process live."""
+    before = signal.getsignal(signal.SIGINT)
+    if current_thread() is not main_thread() or before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: signal.default_int_handler(number, frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def end_now(number: int) -> None:
     """End this process as if by the signal; its files are whole at any moment."""
     os._exit(128 + number)

@@ -1,6 +1,7 @@
 """The one place that prints. What could move the cursor or deceive the eye is escaped here."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -9,6 +10,7 @@ from typing import Any, TextIO
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """C0 and C1 controls but newline and tab, line separators, bidirectional overrides, and the bytes
 of file names that are not UTF-8."""
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def escape(text: str) -> str:
@@ -32,9 +34,19 @@ def print_json(data: Any) -> None:
     _write(sys.stdout, json.dumps(data).replace("\x7f", "\\u007f") + "\n")
 
 
-def print_text(text: str) -> None:
-    """Print text of a model or a user: escaped on a terminal, unchanged in a file or pipe."""
-    _write(sys.stdout, escape(text) if sys.stdout.isatty() else text)
+def print_text(text: str, *, strong: bool = False) -> None:
+    """Print text of a model or a user: escaped on a terminal, unchanged in a file or pipe.
+
+    `strong` makes it bold on a terminal that can.
+    """
+    shown = escape(text) if sys.stdout.isatty() else text
+    _write(sys.stdout, f"{BOLD}{shown}{PLAIN}" if strong and shown and styled() else shown)
+
+
+def styled() -> bool:
+    """Whether standard output is a terminal that shows bold text, and the user wants it."""
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return sys.stdout.isatty() and not dull
 
 
 def columns() -> int | None:

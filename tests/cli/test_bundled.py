@@ -1,7 +1,6 @@
 """The model that is bundled with the package."""
 
 import io
-import json
 from functools import partial
 from pathlib import Path
 
@@ -68,15 +67,34 @@ def test_generate_and_score_work_without_a_run(
     monkeypatch.setattr("sparing.cli.score.run_or_bundled", partial(run_or_bundled, home=home))
     assert sparing("generate", "--length", "5", "--prompt", "12").out.startswith("12")
     (tmp_path / "lines.txt").write_text("12\n34\n")
-    assert len(sparing("score", tmp_path / "lines.txt", "--json").out.splitlines()) == 2
+    assert len(sparing("score", tmp_path / "lines.txt", "--json").json()["scores"]) == 2
     assert sparing("score", "--text", "12").status == 0
+
+
+def test_evaluate_and_plot_work_without_a_run_and_leave_the_package_alone(
+    run: Path, sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "bundled"
+    bundle(RunFolder(run), home)
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    for command in ("evaluate", "plot"):
+        monkeypatch.setattr(
+            f"sparing.cli.{command}.run_or_bundled", partial(run_or_bundled, home=home)
+        )
+    monkeypatch.chdir(tmp_path)
+    assert 0 < sparing("evaluate", "--split", "test", "--json").json()["bits_per_byte"] < 9
+    words = ("plot", "--what", "focus", "--text", "the quick brown fox", "--length", 8)
+    said = sparing(*words, "--json")
+    assert said.json()["files"] == ["focus.png", "memory.png"], said.err
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    assert not list(home.rglob("plots"))
 
 
 def test_score_reads_standard_input_by_its_name(
     sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one line\nanother\n")))
-    assert len(sparing("score", "-", "--json").out.splitlines()) == 2
+    assert len(sparing("score", "-", "--json").json()["scores"]) == 2
 
 
 def test_a_misspelled_run_is_reported_before_any_text_is_read(sparing: Sparing) -> None:
@@ -87,7 +105,7 @@ def test_a_misspelled_run_is_reported_before_any_text_is_read(sparing: Sparing) 
 
 def test_the_bundled_model_knows_wikipedia(sparing: Sparing) -> None:
     said = sparing("score", "--text", ARTICLE, "--text", ARTICLE[::-1], "--json")
-    forwards, backwards = (json.loads(line)["bits_per_byte"] for line in said.out.splitlines())
+    forwards, backwards = (each["bits_per_byte"] for each in said.json()["scores"])
     assert forwards < 2.1
     assert backwards > 5
 
@@ -100,9 +118,10 @@ def test_the_bundled_model_continues_a_prompt(sparing: Sparing) -> None:
 
 
 def test_without_a_prompt_it_continues_an_opening_of_its_own(sparing: Sparing) -> None:
-    said = sparing("generate", "--length", "3", "--json").json()
+    (said,) = sparing("generate", "--length", "3", "--json").json()["completions"]
     assert said["prompt"] == OPENING.decode()
-    assert sparing("generate", "--prompt", "", "--length", "3", "--json").json()["prompt"] == ""
+    (said,) = sparing("generate", "--prompt", "", "--length", "3", "--json").json()["completions"]
+    assert said["prompt"] == ""
 
 
 def test_the_opening_is_set_apart_from_what_is_generated(sparing: Sparing) -> None:

@@ -129,8 +129,8 @@ def test_score_takes_a_file_or_a_text(run: Path, sparing: Sparing, tmp_path: Pat
     file.write_text("one\ntwo\n")
     refused(sparing("score", run, file, "--text", "three"), "--text", "FILE")
     refused(sparing("score", run, "--whole", "--text", "three"), "--text", "--whole")
-    assert len(sparing("score", run, file, "--json").out.splitlines()) == 2
-    assert len(sparing("score", run, "--text", "three", "--json").out.splitlines()) == 1
+    assert len(sparing("score", run, file, "--json").json()["scores"]) == 2
+    assert len(sparing("score", run, "--text", "three", "--json").json()["scores"]) == 1
 
 
 def test_every_checkpoint_and_precision_has_its_own_entry(run: Path, sparing: Sparing) -> None:

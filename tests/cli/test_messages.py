@@ -35,6 +35,22 @@ def test_help_texts_do_not_name_python_types(sparing: Sparing) -> None:
     assert "--timeout X" in sparing("train", "--help").out
 
 
+def test_help_texts_fit_80_columns_and_explain_what_a_run_is(
+    sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    explained = 0
+    for command in paths(typer.main.get_command(app)):
+        said = sparing(*command, "--help").out
+        assert all(len(line) <= 80 for line in said.splitlines()), said
+        # A line that does not fit would be cut off like this.
+        assert not re.search(r"\w\.\.\.$", said, re.MULTILINE), said
+        if found := re.search(r"^  RUN(\.\.\.)? .*(?:\n {8}.*)*", said, re.MULTILINE):
+            assert re.search(r"Folders? that `sparing (train|search)` made", found[0]), said
+            explained += 1
+    assert explained >= 6
+
+
 def test_every_argument_and_option_of_every_command_has_help() -> None:
     command = typer.main.get_command(app)
     silent = [
@@ -67,7 +83,7 @@ def test_debug_shows_the_traceback_before_and_after_the_command(
         (["train", "--quite"], "unknown option '--quite'; did you mean '--quiet'?"),
         (["train", "--timeout", "0"], "--timeout must be at least 1"),
         (["train", "--xyzzy"], "unknown option '--xyzzy'; see --help"),
-        (["evaluate"], "RUN is missing; see --help"),
+        (["derive"], "RUN is missing; see --help"),
         (["bench", "trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["train", "quickstart", "--set"], "--set needs a value"),
         (["bench", "span", "--limits", "3"], "--limits needs 2 values"),

@@ -128,15 +128,15 @@ def test_generate_streams_and_is_reproducible(run: Path, sparing: Sparing) -> No
     assert one.out.startswith("line ")
     long = "the quick brown fox " * 20
     batch = sparing("generate", run, "--prompt", "a", "--prompt", long, "--length", 5, "--json")
-    assert [json.loads(line)["tokens"] for line in batch.out.splitlines()] == [5, 5]
+    assert [each["tokens"] for each in batch.json()["completions"]] == [5, 5]
 
 
 def test_ranking_by_bits_per_byte_does_not_favour_short_texts(run: Path, sparing: Sparing) -> None:
     texts = ("--text", "z", "--text", "the quick brown fox jumps over")
     order = {
         words: [
-            json.loads(line)["text"]
-            for line in sparing("score", run, *texts, "--json", *words).out.splitlines()
+            each["text"]
+            for each in sparing("score", run, *texts, "--json", *words).json()["scores"]
         ]
         for words in (("--rank",), ("--rank", "--per-byte"))
     }
@@ -150,7 +150,7 @@ def test_score_prints_and_ranks(run: Path, sparing: Sparing, tmp_path: Path) -> 
     file.write_text("zzqx vvkj\nthe quick brown fox\n")
     said = sparing("score", run, file, "--json", "--rank", "--per-token")
     assert said.status == 0, said.err
-    scores = [json.loads(line) for line in said.out.splitlines()]
+    scores = said.json()["scores"]
     assert scores[0]["log_probability"] >= scores[1]["log_probability"]
     for item in scores:
         total = sum(token["nats"] for token in item["per_token"])

@@ -71,7 +71,7 @@ class BenchRequest(NamedTuple):
     as_json: bool
 
 
-@app.command()
+@app.command(short_help="Training step against its bare matrix products.")
 def train(
     name: Recipe = DEFAULT,
     settings: Settings = None,
@@ -87,7 +87,7 @@ def train(
     _measure("train", "train", request, lambda run, hardware: bench_train(run, hardware, steps))
 
 
-@app.command()
+@app.command(short_help="Prefill, then decoding early and late in a text.")
 def generate(
     name: Annotated[
         str, typer.Argument(metavar="RECIPE-or-RUN", help="Recipe or run folder.")
@@ -122,7 +122,7 @@ def generate(
     _print_record(record, out, as_json=as_json)
 
 
-@app.command()
+@app.command(short_help="Cached keys and values, against none.")
 def evaluate(
     name: Recipe = "enwik8_transformer_xl",
     settings: Settings = None,
@@ -147,7 +147,7 @@ def evaluate(
     )
 
 
-@app.command()
+@app.command(short_help="Short spans under a long limit and a short one.")
 def span(
     name: Recipe = "enwik8_adaptive_span_small",
     settings: Settings = None,
@@ -168,7 +168,7 @@ def span(
     )
 
 
-@app.command()
+@app.command(short_help="Search for the cut-offs of an adaptive softmax.")
 def cutoffs(
     corpus: Annotated[
         str | None,
@@ -196,7 +196,7 @@ def cutoffs(
     _print_record({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
 
 
-@app.command()
+@app.command(short_help="Cost of each block of a search.")
 def cost(
     name: Recipe = "toy_par_search",
     settings: Settings = None,
@@ -212,7 +212,7 @@ def cost(
     _measure("cost", "train", request, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
-@app.command()
+@app.command(short_help="All torchrun processes, against one alone.")
 def distributed(
     name: Recipe = DEFAULT,
     settings: Settings = None,
@@ -234,7 +234,7 @@ def distributed(
     )
 
 
-@app.command()
+@app.command(short_help="Profile of a training step.")
 def profile(
     name: Recipe = DEFAULT,
     settings: Settings = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sparing.cli.complete import complete_recipes
 from sparing.cli.options import (
     Device,
     Json,
@@ -34,7 +35,11 @@ def compare(
     call: typer.Context,
     name: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="See `sparing recipes`; or a recipe's JSON file."),
+        typer.Argument(
+            metavar="RECIPE",
+            help="See `sparing recipes`; or a recipe's JSON file.",
+            autocompletion=complete_recipes,
+        ),
     ],
     out: Annotated[
         Path,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sparing.cli.complete import complete_corpora
 from sparing.cli.options import Json, Source, print_report
 from sparing.data.corpora import CORPORA, SPLITS
 from sparing.data.cutoffs import NARROW_HEAD, CutoffConfig, count_ids, optimal_cutoffs
@@ -23,6 +24,14 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+Corpus = Annotated[
+    str,
+    typer.Argument(
+        metavar="CORPUS",
+        help="Corpus name, or your own text file or folder.",
+        autocompletion=complete_corpora,
+    ),
+]
 MaxBytes = Annotated[
     int | None,
     typer.Option(metavar="N", help="Largest text, unpacked; default: half of the free disk space."),
@@ -41,7 +50,12 @@ def list_corpora(as_json: Json = False) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(metavar="CORPUS", help="See `sparing data list`.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="See `sparing data list`.", autocompletion=complete_corpora
+        ),
+    ],
     source: Source = None,
     max_bytes: MaxBytes = None,
     as_json: Json = False,
@@ -58,9 +72,7 @@ def get(
 
 @app.command()
 def prepare(
-    corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="Corpus name, or your own text file or folder.")
-    ],
+    corpus: Corpus,
     vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
@@ -78,11 +90,9 @@ def prepare(
     print_report(_report(prepare_tokens(config, source, max_bytes=max_bytes)), as_json=as_json)
 
 
-@app.command()
+@app.command(short_help="Find the cut-offs of a cheap adaptive softmax.")
 def cutoffs(
-    corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="Corpus name, or your own text file or folder.")
-    ],
+    corpus: Corpus,
     vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "words",
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     clusters: Annotated[

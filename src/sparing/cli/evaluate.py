@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sparing import device
+from sparing.cli.complete import complete_runs
 from sparing.cli.options import (
+    RUN,
     CheckpointName,
     Device,
     Json,
@@ -25,9 +27,10 @@ from sparing.evaluation.cache import CacheConfig
 from sparing.evaluation.context import context_curve
 from sparing.evaluation.dynamic import DynamicConfig, Rule
 from sparing.launch import current_launch
+from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
-from sparing.runs.folder import RunFolder, open_run, prepare_for_run
+from sparing.runs.folder import RunFolder, prepare_for_run
 from sparing.terminal import print_json, print_line
 from sparing.training.distributed.init import init_world
 from sparing.training.distributed.world import WorldConfig
@@ -59,7 +62,9 @@ SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
 
 def evaluate(
     call: typer.Context,
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs)
+    ] = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Split to score.")] = (
         "valid"
     ),
@@ -129,7 +134,9 @@ def evaluate(
         _sweep(case, reading, _lengths(memory), as_json=as_json)
     else:
         how = _dynamic(dynamic_rule, dynamic_lr, dynamic_decay, segment) if adapt else None
-        _score(case, reading, how, kept=size is None and not settings, as_json=as_json)
+        # The folder of the package is not the user's.
+        kept = size is None and not settings and path is not None
+        _score(case, reading, how, kept=kept, as_json=as_json)
 
 
 def _check_options(options: Set[str], settings: Sequence[str]) -> None:
@@ -159,9 +166,9 @@ def _apply_settings(
     return run
 
 
-def _open_run(path: Path, protocol: str | None) -> RunFolder:
+def _open_run(path: Path | None, protocol: str | None) -> RunFolder:
     """Open the run; refuse a protocol that it cannot be evaluated with."""
-    folder = open_run(path)
+    folder = run_or_bundled(path)
     if protocol == "bytes" and not folder.config().data.newlines:
         raise UserError("this run was trained without newlines; use --protocol no-newlines")
     return folder

@@ -1,27 +1,29 @@
 """`sparing generate`: generate text with a trained run."""
 
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json
+from sparing.cli.complete import complete_runs
+from sparing.cli.interactive import converse, print_completion
+from sparing.cli.options import RUN, CheckpointName, Device, Json
 from sparing.data.text import encode_text
 from sparing.errors import UserError
-from sparing.generate.decode import GenerationConfig
-from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import complete, read_text, stream_text
+from sparing.generate.text import Completion, complete
 from sparing.inputs import read_input
+from sparing.lm import LM, GenerationOptions, generation_config, open_lm
 from sparing.runs.bundled import OPENING, run_or_bundled
-from sparing.runs.folder import load_model
-from sparing.terminal import print_json, print_line, print_text
+from sparing.terminal import print_json, print_line, print_text, styled
+from sparing.units import pluralize
 
 
 def generate(
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN", help="Default: the model that comes with the package."),
+        Path | None, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs)
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to continue; several make a batch.")
@@ -30,6 +32,9 @@ def generate(
         Path | None,
         typer.Option(metavar="FILE", help="Read the prompt from a file, or - for standard input."),
     ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Ask for prompts, and go on from each.")
+    ] = False,
     length: Annotated[int, typer.Option(help="Tokens to generate.")] = 500,
     temperature: Annotated[
         float, typer.Option(help="0 always takes the most probable token.")
@@ -48,37 +53,49 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Generate text after a prompt."""
+    if interactive:
+        _check_interactive(prompt or [], prompt_file, as_json=as_json)
     prompts = _prompts(prompt or [], prompt_file)
+    options = GenerationOptions(
+        length=length,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop or (),
+    )
+    # Refuses values that make no sense before the model is loaded.
+    generation_config(**options)
+    lm = open_lm(run_or_bundled(path), device.pick(target, "float32"), checkpoint)
+    if interactive:
+        converse(lm, options, first=prompts[0] if prompts else None)
+        return
     opened = not prompts and path is None
     prompts = prompts or [OPENING if opened else b""]
-    sampling = SamplingConfig(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
-    )
-    config = GenerationConfig(length=length, stop=tuple(stop or ()), sampling=sampling)
-    folder, hardware = run_or_bundled(path), device.pick(target, "float32")
-    model, vocab = load_model(folder, hardware, checkpoint), folder.vocab()
     if len(prompts) == 1 and not as_json:
-        # Refuses a prompt that cannot be encoded before anything is printed.
-        vocab.encode(prompts[0])
-        _print_prompt(prompts[0], opened=opened)
-        read = read_text(model, vocab, prompts[0], hardware)
-        for piece in stream_text(model, vocab, read, config, hardware):
-            print_text(piece)
-        print_text("\n")
+        _stream(lm, prompts[0], options, opened=opened)
         return
-    for done in complete(model, vocab, prompts, config, hardware):
-        shown = done.prompt.decode("utf-8", errors="replace")
-        if as_json:
-            record = {
-                "prompt": shown,
-                "text": done.text,
-                "tokens": done.tokens,
-                "finish": done.finish,
-                "elapsed_s": done.elapsed_s,
-            }
-            print_json(record)
-        else:
-            print_text(f"{shown}{done.text}\n{'-' * 40}\n")
+    started_at = time.perf_counter()
+    done = complete(lm.model, lm.vocab, prompts, generation_config(**options), lm.hardware)
+    if as_json:
+        print_json({"completions": [_record(each) for each in done]})
+        return
+    for each in done:
+        print_text(each.prompt.decode("utf-8", errors="replace"), strong=True)
+        print_text(f"{each.text}\n{'-' * 40}\n")
+    # A byte that is not UTF-8 has become a character of three.
+    size = sum(len(each.text.replace("\N{REPLACEMENT CHARACTER}", "?").encode()) for each in done)
+    _print_speed(size, time.perf_counter() - started_at)
+
+
+def _check_interactive(given: list[str], path: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        raise UserError("--interactive prints text as it is generated; leave --json out")
+    if len(given) > 1:
+        raise UserError(f"--interactive starts from one prompt, not from {len(given)}")
+    if str(path) in ("-", "/dev/stdin"):
+        raise UserError("--interactive reads standard input itself; leave --prompt-file out")
 
 
 def _prompts(given: list[str], path: Path | None) -> list[bytes]:
@@ -89,11 +106,37 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
     return [read_input(path)]
 
 
-def _print_prompt(prompt: bytes, *, opened: bool) -> None:
-    """Print the prompt; one that the user did not give is set apart from what is generated."""
-    # To standard error, so that the text itself can be piped.
-    if opened:
-        print_line("--- opening, as no --prompt is given ---", err=True)
-    print_text(prompt.decode("utf-8", errors="replace"))
-    if opened:
+def _stream(lm: LM, prompt: bytes, options: GenerationOptions, *, opened: bool) -> None:
+    # Refuses a prompt that cannot be encoded before anything is printed.
+    lm.vocab.encode(prompt)
+    # Lines to standard error, so that the text itself can be piped.
+    marked = opened or (sys.stdout.isatty() and not styled())
+    if marked:
+        what = "opening, as no --prompt is given" if opened else "prompt"
+        print_line(f"--- {what} ---", err=True)
+    print_text(prompt.decode("utf-8", errors="replace"), strong=True)
+    if marked:
         print_line("\n--- generated ---", err=True)
+    read = lm.state(prompt)
+    started_at = time.perf_counter()
+    generated = print_completion(lm, read, options)
+    print_text("\n")
+    _print_speed(len(generated), time.perf_counter() - started_at)
+
+
+def _print_speed(size: int, elapsed_s: float) -> None:
+    """Say how fast it was, to somebody who watches."""
+    if sys.stdout.isatty():
+        speed = size / max(elapsed_s, 1e-9)
+        count = pluralize(size, "byte")
+        print_line(f"({count} in {elapsed_s:.1f} s, {speed:,.0f} bytes/s)", err=True)
+
+
+def _record(done: Completion) -> dict[str, object]:
+    return {
+        "prompt": done.prompt.decode("utf-8", errors="replace"),
+        "text": done.text,
+        "tokens": done.tokens,
+        "finish": done.finish,
+        "elapsed_s": done.elapsed_s,
+    }

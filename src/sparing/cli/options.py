@@ -26,6 +26,8 @@ CheckpointName = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="NAME", help="last, previous or best (best by default)."),
 ]
+RUN = "Folder that `sparing train` made; default: the model of the package."
+"""The help of every RUN that may be left out."""
 WIDTH = 100
 """Most columns of a printed report; a narrower terminal has fewer."""
 GLUE = "\N{NO-BREAK SPACE}"

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import typer
 
 from sparing import device
+from sparing.cli.complete import complete_runs
 from sparing.cli.options import (
     CheckpointName,
     Device,
@@ -36,11 +37,13 @@ from sparing.plot.figure import figure_path, new_figure, save_figure
 from sparing.plot.focus import draw_focus, draw_memory_use, record_attention
 from sparing.plot.race import draw_race
 from sparing.plot.series import XAxis, origin, read_journals, short_names
+from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import RunFolder, load_model, open_run, prepare_for_run
 from sparing.search.run import draw as draw_search
 from sparing.terminal import print_json, print_line
 
 What = Literal["curves", "focus", "context", "spans", "pi", "race"]
+RUNS = "Folders that `sparing train` made; default: the model of the package."
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
@@ -76,7 +79,10 @@ class PlotOptions:
 
 def plot(
     call: typer.Context,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN...", help=RUNS, autocompletion=complete_runs),
+    ] = None,
     what: Annotated[
         What,
         typer.Option(
@@ -107,7 +113,7 @@ def plot(
             "--out",
             metavar="FILE",
             parser=parse_out_path,
-            help="File to write; default: in RUN/plots/.",
+            help="File to write; default: in RUN/plots/, or here for the package's model.",
         ),
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="Also write SVG.")] = False,
@@ -120,8 +126,9 @@ def plot(
     check_dependent_options(given_options(call) | {f"--what {what}"}, NEEDS)
     # Checks that matplotlib is installed before any work.
     new_figure(1, 1)
-    folders = [open_run(run) for run in runs]
-    path = _path(folders, what, out)
+    folders = [open_run(run) for run in runs] if runs else [run_or_bundled(None)]
+    # The folder of the package is not the user's.
+    path = _path(folders, what, out if out or runs else Path(f"{what}.png"))
     options = PlotOptions(
         axis=axis,
         lines=lines or [],

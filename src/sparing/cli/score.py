@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from sparing import device
-from sparing.cli.options import CheckpointName, Device, Json
+from sparing.cli.complete import complete_runs
+from sparing.cli.options import RUN, CheckpointName, Device, Json
 from sparing.data.text import encode_text
 from sparing.errors import UserError
 from sparing.evaluation.score import TextScore, rank_texts, score_texts
@@ -18,8 +19,7 @@ from sparing.terminal import print_json, print_line, print_text
 
 def score(
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN", help="Default: the model that comes with the package."),
+        Path | None, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs)
     ] = None,
     file: Annotated[
         Path | None,
@@ -59,12 +59,13 @@ def score(
     sentences = _encode(text) if text else _read(file, whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)
-    for item in rank_texts(scores, per_byte=per_byte) if ranked else scores:
-        if as_json:
-            print_json(item.to_json(per_token=per_token))
-        else:
-            shown = _name(file) if whole else item.text.decode("utf-8", errors="replace")
-            _print_score(item, shown, per_token=per_token)
+    scores = rank_texts(scores, per_byte=per_byte) if ranked else scores
+    if as_json:
+        print_json({"scores": [item.to_json(per_token=per_token) for item in scores]})
+        return
+    for item in scores:
+        shown = _name(file) if whole else item.text.decode("utf-8", errors="replace")
+        _print_score(item, shown, per_token=per_token)
 
 
 def _encode(texts: list[str]) -> list[bytes]:

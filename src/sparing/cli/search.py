@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from sparing import files
+from sparing.cli.complete import complete_recipes, complete_runs
 from sparing.cli.options import (
     Device,
     Json,
@@ -47,7 +48,12 @@ Into = Annotated[
 
 
 def search(
-    name: Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="See `sparing recipes`.", autocompletion=complete_recipes
+        ),
+    ] = "",
     budget: Annotated[
         float | None,
         typer.Option(help="Most the network may cost, as a share of the baseline's, such as 0.65."),
@@ -86,7 +92,14 @@ def search(
 
 
 def derive(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished search.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder that `sparing search` made.",
+            autocompletion=complete_runs,
+        ),
+    ],
     into: Into = None,
     out: Annotated[
         Path | None,
@@ -117,7 +130,14 @@ def derive(
 
 def board(
     call: typer.Context,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished searches.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders that `sparing search` made.",
+            autocompletion=complete_runs,
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option(

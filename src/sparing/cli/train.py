@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sparing.cli.complete import complete_recipes
 from sparing.cli.options import Device, Settings, Source, parse_out_path, print_message
 from sparing.errors import UserError
 from sparing.launch import current_launch
@@ -20,7 +21,9 @@ def train(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE", help="A name from `sparing recipes`, or a recipe's JSON file."
+            metavar="RECIPE",
+            help="A name from `sparing recipes`, or a recipe's JSON file.",
+            autocompletion=complete_recipes,
         ),
     ] = "",
     out: Annotated[

@@ -1,0 +1,105 @@
+"""`sparing generate --interactive`, with lines from a pipe and from somebody at a terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Sparing
+from tests.cli.terminal import Terminal
+
+import sparing as package
+from sparing.data.text import encode_text
+
+GREEDY = ("--temperature", 0, "--length", 6)
+
+
+def pipe(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(encode_text(text))))
+
+
+def test_every_line_goes_on_from_all_the_text_before_it(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe("line 7\n\nthe quick", monkeypatch)
+    said = sparing("generate", run, "--interactive", *GREEDY)
+    assert (said.status, said.err) == (0, "")
+    lm = package.load(run)
+    first = lm.generate(b"line 7", temperature=0, length=6)
+    more = lm.generate(b"line 7" + first, temperature=0, length=6)
+    last = lm.generate(b"line 7" + first + more + b"\nthe quick", temperature=0, length=6)
+    expected = b"line 7" + first + b"\n" + more + b"\nthe quick" + last + b"\n"
+    assert said.out == expected.decode(errors="replace")
+
+
+def test_a_new_text_forgets_the_one_before(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe("zzz\n/new\nline 7\n", monkeypatch)
+    _, again = sparing("generate", run, "-i", *GREEDY).out.splitlines()
+    assert again == sparing("generate", run, "--prompt", "line 7", *GREEDY).out.rstrip("\n")
+
+
+def test_turns_differ_and_the_same_seed_repeats_them(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = []
+    for _ in range(2):
+        pipe("a\n/new\na\n", monkeypatch)
+        outputs.append(sparing("generate", run, "-i", "--length", 30, "--seed", 3).out)
+    assert outputs[0] == outputs[1]
+    one, other = package.load(run).generate("a", length=30, seed=3), outputs[0]
+    assert other.startswith(f"a{one}\na")
+    assert other != f"a{one}\n" * 2
+
+
+def test_a_given_prompt_comes_first(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe("", monkeypatch)
+    words = ("generate", run, "--prompt", "line 7", *GREEDY)
+    assert sparing(*words, "-i").out == sparing(*words).out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--json"], "leave --json out"),
+        (["--prompt", "a", "--prompt", "b"], "one prompt, not from 2"),
+        (["--prompt-file", "-"], "reads standard input itself"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], reason: str, sparing: Sparing) -> None:
+    said = sparing("generate", "--interactive", *words)
+    assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
+    assert reason in said.err
+
+
+def test_a_line_that_is_too_long_is_refused(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparing.cli.interactive.MAX_BYTES", 99)
+    pipe("a" * 99, monkeypatch)
+    said = sparing("generate", run, "-i")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "a line holds" in said.err
+
+
+def test_somebody_at_a_terminal_stops_a_completion_and_leaves(run: Path) -> None:
+    with Terminal("generate", run, "--interactive", "--length", 10**7) as terminal:
+        terminal.read_until("> ")
+        terminal.write("line 7\n")
+        # Its prompt is set apart, and the model has begun.
+        terminal.read_until("\x1b[1mline 7\x1b[0m")
+        terminal.read_some()
+        terminal.write("\x03")
+        terminal.read_until("> ")
+        terminal.write("dropped\x03")
+        terminal.read_until("(Ctrl-D leaves)")
+        terminal.read_until("> ")
+        terminal.write("the\n")
+        terminal.read_until("\x1b[1mthe\x1b[0m")
+        terminal.read_some()
+        terminal.write("\x03")
+        terminal.read_until("> ")
+        terminal.write("\x04")
+        assert terminal.wait() == 0
