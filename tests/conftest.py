@@ -1,9 +1,11 @@
 """For every test: one thread (the runner uses both cores), and no deadlines.
 
-Without a GPU, Triton's kernels run as plain Python; triton reads that variable when it is imported.
+Without a GPU, Triton's kernels run as plain Python. Transformers looks nothing up, and copies code
+to a temporary folder only. Both libraries read these variables when they are imported.
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+CACHE = tempfile.TemporaryDirectory()
+os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=CACHE.name, TOKENIZERS_PARALLELISM="false")
 
 # A busy machine makes every example slow; a test must not fail for that.
 settings.register_profile("sparing", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -23,6 +23,7 @@ VERBS = {
     "results": ("results.results", "Print one table of all runs below a folder."),
     "plot": ("plot.plot", "Draw figures of runs."),
     "import": ("import_.import_", "Convert a released checkpoint to a run."),
+    "export": ("export.export", "Write a trained model for another program."),
     "data": ("data.app", "Corpora: list, get, prepare; cut-offs of an adaptive softmax."),
     "bench": ("bench.app", "Measure speed and memory."),
 }

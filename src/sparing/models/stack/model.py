@@ -6,6 +6,7 @@ and feed-forward, most for Boom.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -164,6 +165,7 @@ class Stack(LanguageModel):
     def collapse(self) -> None:
         """Drop the heads of multi-token prediction, which only training needs."""
         self.mtp = None
+        self.config = replace(self.config, mtp=replace(self.config.mtp, tokens=0))
 
     def after_step(self) -> None:
         """Call it on every block."""

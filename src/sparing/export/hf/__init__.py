@@ -1,0 +1,1 @@
+"""Hugging Face: a folder that Transformers loads without this package."""

@@ -1,0 +1,1 @@
+"""Code that is copied into an exported folder, where it runs without this package."""
