@@ -9,7 +9,7 @@ import typer
 
 from sparing import device
 from sparing.cli.complete import complete_runs
-from sparing.cli.options import CheckpointName, Json, parse_out_path, print_report
+from sparing.cli.options import RUN, CheckpointName, Json, parse_out_path, print_report
 from sparing.errors import UserError, unknown_name
 from sparing.runs import config
 from sparing.runs.bundled import run_or_bundled
@@ -19,11 +19,7 @@ from sparing.runs.folder import RunFolder, load_model_and_step
 def export(
     path: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Folder of a run; default: the model that comes with the package.",
-            autocompletion=complete_runs,
-        ),
+        typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs),
     ] = None,
     *,
     format: Annotated[

@@ -45,7 +45,7 @@ def test_ids_and_texts_are_those_of_the_vocabulary(kind: str, tmp_path: Path) ->
     assert tokenizer(TEXT.decode())["input_ids"] == ids
     assert tokenizer.decode(ids) == vocab.decode(ids).decode()
     assert tokenizer.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(ids)) == ids
-    assert tokenizer.bos_token_id == vocab.start
+    assert {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} == {vocab.start}
 
 
 def test_batches_are_padded_on_the_left(tmp_path: Path) -> None:
@@ -60,6 +60,7 @@ def test_padding_among_bytes_can_be_told_from_text_and_skipped(tmp_path: Path) -
     batch = tokenizer(["a\nb", "\n"], padding=True)
     assert batch["input_ids"] == [[97, 10, 98], [0, 0, 10]]
     assert tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True) == ["a\nb", "\n"]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (10, 0, 0)
 
 
 def test_a_saved_copy_loads_again(tmp_path: Path) -> None:

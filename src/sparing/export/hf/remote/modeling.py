@@ -21,6 +21,7 @@ class SparingConfig(PreTrainedConfig):
     """The settings of a model, and how it reads."""
 
     model_type = "sparing"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012  # not ours to annotate
 
     def __init__(
         self, *, settings: Mapping[str, Any] | None = None, segment: int = 1024, **others: Any

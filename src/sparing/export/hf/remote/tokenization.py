@@ -18,8 +18,8 @@ class SparingTokenizer(PreTrainedTokenizer):
 
     Bytes that are not UTF-8 go in as `bytes.decode("utf-8", "surrogateescape")` gives them, and
     come out as `errors` says. The token before a text (a line end, if there is one) is an ordinary
-    one, which `skip_special_tokens` keeps. It also serves as padding, except among bytes: there
-    padding is the byte 0, which no text contains and `skip_special_tokens` skips.
+    one, which `skip_special_tokens` keeps. It also ends texts and pads them, except among bytes:
+    there the byte 0 does, which no text contains and `skip_special_tokens` skips.
     """
 
     vocab_files_names = {"vocab_file": VOCAB_FILE}  # noqa: RUF012  # not ours to annotate
@@ -34,10 +34,10 @@ class SparingTokenizer(PreTrainedTokenizer):
             # Two pieces may stand for the same bytes.
             self._ids[f"<{id}>" if not token or token in self._ids else token] = id
         self._tokens = list(self._ids)
-        self._padding = 0 if self.trained.kind == "bytes" else self.trained.start
-        for role in ("bos_token", "eos_token"):
-            others.setdefault(role, self._tokens[self.trained.start])
-        others.setdefault("pad_token", self._tokens[self._padding])
+        self._end = 0 if self.trained.kind == "bytes" else self.trained.start
+        others.setdefault("bos_token", self._tokens[self.trained.start])
+        for role in ("eos_token", "pad_token"):
+            others.setdefault(role, self._tokens[self._end])
         others.setdefault("padding_side", "left")
         super().__init__(errors=errors, **others)
 
@@ -48,8 +48,8 @@ class SparingTokenizer(PreTrainedTokenizer):
 
     @property
     def all_special_ids(self) -> list[int]:
-        """Padding, unless it is ordinary text like all else."""
-        return [] if self._padding == self.trained.start else [self._padding]
+        """The end and padding, unless it is ordinary text like all else."""
+        return [] if self._end == self.trained.start else [self._end]
 
     def get_vocab(self) -> dict[str, int]:
         """Return ids by token; the characters of a token are its bytes."""
