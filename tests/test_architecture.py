@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli", "launch", "signals"},
 }
 ONLY_THE_API = {"training", "evaluation", "generate"}
-EXTRAS = ("matplotlib", "tensorboard", "sentencepiece", "transformers")
+EXTRAS = ("matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers")
 COPIED = "export/hf/remote/"
 """Code for exported folders, where Transformers imports it."""
 

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import resource
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Sparing
+from tests.cli.conftest import Sparing, settings
 
 from sparing.data.corpora import CORPORA, Corpus
 
@@ -67,6 +68,38 @@ def test_the_largest_text_can_be_chosen(tmp_path: Path, sparing: Sparing, home: 
     assert list(home.iterdir()) == []
     found = sparing("data", "prepare", tmp_path / "text.gz", "--max-bytes", 10_000, "--json").json()
     assert found["bytes"] == {"train": 9000, "valid": 500, "test": 500}
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "text.jsonl.zst", "text.parquet"])
+def test_a_model_is_trained_on_a_column_of_records(
+    tmp_path: Path, sparing: Sparing, home: Path, name: str
+) -> None:
+    path, out, lines = tmp_path / name, tmp_path / "run", [f"{n} dogs, {n * n}" for n in range(300)]
+    write_records(path, {"body": lines})
+    column = settings("data.text_column=body")
+    words = ("train", "quickstart", "--data", path, "--out", out, "--quiet", *settings())
+    said = sparing(*words)
+    assert said.status == 2
+    assert "there is no " in said.err
+    assert "did you mean" in said.err or "known: body" in said.err
+    assert said.err.count("\n") == 1
+    assert not out.exists()
+    assert not (home / "tokens").exists()
+    assert sparing(*words, *column).status == 0
+    assert sparing("evaluate", out, "--split", "test").status == 0
+    found = sparing("data", "prepare", path, "--text-column", "body", "--json").json()
+    assert sum(found["bytes"].values()) == len("\n".join(lines)) + 1
+
+
+def write_records(path: Path, columns: dict[str, list[str]]) -> None:
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").table(columns), path)
+        return
+    rows = zip(*columns.values(), strict=True)
+    lines = "\n".join(json.dumps(dict(zip(columns, row, strict=True))) for row in rows).encode()
+    packed = path.suffix == ".zst"
+    path.write_bytes(pytest.importorskip("zstandard").compress(lines) if packed else lines)
 
 
 @pytest.mark.soak

@@ -15,7 +15,7 @@ from tests.data.conftest import zip_of
 
 from sparing.data import archives
 from sparing.data.archives import unpack
-from sparing.data.textfile import Unpacking
+from sparing.data.textfile import Unpacking, open_text
 from sparing.errors import UserError
 
 FILES = {"a.txt": b"first\n", "folder/b.txt": b"second\n"}
@@ -110,7 +110,6 @@ def test_an_empty_bzip2_file_and_a_text_with_the_same_first_bytes(tmp_path: Path
 @pytest.mark.parametrize(
     ("start", "kind"),
     [
-        (b"\x28\xb5\x2f\xfd\x24\x05", "zstd"),
         (b"7z\xbc\xaf\x27\x1c\x00\x04", "7z"),
         (b"Rar!\x1a\x07\x01\x00", "rar"),
         (b"\x04\x22\x4d\x18\x64", "lz4"),
@@ -153,6 +152,44 @@ def test_several_streams_and_padding_are_one_text(
     path = tmp_path / "text"
     path.write_bytes(pack(text) + pack(b"") + pack(text) + bytes(8))
     assert unpacked(path) == {"text": text + text}
+
+
+def test_zstd_frames_of_any_kind_are_one_text(tmp_path: Path) -> None:
+    compress = pytest.importorskip("zstandard").compress
+    text, path = bytes(range(256)) * 20_000, tmp_path / "text"
+    skipped = b"\x5e\x2a\x4d\x18\x04\0\0\0skip"
+    path.write_bytes(skipped + compress(text) + compress(b"") + skipped + compress(text) + bytes(8))
+    assert unpacked(path) == {"text": text + text}
+    path.write_bytes(compress(tar_of(FILES)))
+    assert unpacked(path) == FILES
+
+
+def test_a_damaged_zstd_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    compress = pytest.importorskip("zstandard").compress
+    data = compress(b"".join(b"line %d\n" % n for n in range(9000)))
+    for damaged, reason in (
+        (data[: len(data) // 2], "it ends too early"),
+        (data[:-1], "it ends too early"),
+        (data[:6] + b"\xff" * 20 + data[26:], "zstd"),
+        (data + b"junk", "something else follows its end"),
+    ):
+        (tmp_path / "text").write_bytes(damaged)
+        with pytest.raises(UserError, match=f"text is a damaged archive: .*{reason}") as refused:
+            unpack(tmp_path / "text")
+        assert "\n" not in str(refused.value)
+
+
+def test_a_zstd_bomb_is_unpacked_in_small_blocks(tmp_path: Path) -> None:
+    path, size_bytes = tmp_path / "bomb", 300_000_000
+    path.write_bytes(pytest.importorskip("zstandard").compress(bytes(size_bytes)))
+    assert path.stat().st_size < 20_000
+    blocks = archives._decompressed(path, open_text(path), path.read_bytes()[:16])
+    assert blocks is not None
+    sizes = [len(block) for block in blocks]
+    assert sum(sizes) == size_bytes
+    assert max(sizes) <= 32 << 20
+    with pytest.raises(UserError, match="bomb holds more than 1,000,000 bytes of text"):
+        unpack(path, Unpacking.of(1_000_000))
 
 
 def twice(name: str, other: str, *, packed: str) -> bytes:

@@ -37,6 +37,11 @@ MaxBytes = Annotated[
     typer.Option(metavar="N", help="Largest text, unpacked; default: half of the free disk space."),
 ]
 
+TextColumn = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Column of .parquet files, or field of .jsonl, to read."),
+]
+
 
 @app.command("list")
 def list_corpora(as_json: Json = False) -> None:
@@ -76,12 +81,19 @@ def prepare(
     vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
+    text_column: TextColumn = DataConfig().text_column,
     source: Source = None,
     max_bytes: MaxBytes = None,
     as_json: Json = False,
 ) -> None:
     """Tokenize a corpus; `train` does so itself if needed."""
-    config = DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size, newlines=newlines)
+    config = DataConfig(
+        corpus=corpus,
+        vocab=vocab,
+        vocab_size=vocab_size,
+        newlines=newlines,
+        text_column=text_column,
+    )
     if source is not None:
         check_source(corpus, source)
         if CORPORA[corpus].checksums and (folder := tokens_folder(config)).exists():
@@ -109,12 +121,14 @@ def cutoffs(
     align: Annotated[
         int, typer.Option(help="Rows of head and clusters are a multiple of this.")
     ] = CutoffConfig().align,
+    text_column: TextColumn = DataConfig().text_column,
     source: Source = None,
     as_json: Json = False,
 ) -> None:
     """Find the cut-offs of an adaptive softmax that need the fewest multiply-adds."""
     wanted = CutoffConfig(clusters=clusters, dim=dim, shrink=shrink, least_head=head, align=align)
-    tokens = prepare_tokens(DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size), source)
+    config = DataConfig(corpus=corpus, vocab=vocab, vocab_size=vocab_size, text_column=text_column)
+    tokens = prepare_tokens(config, source)
     counts = count_ids(tokens.split("train").ids, tokens.vocab.size)
     started_at = time.perf_counter()
     found = optimal_cutoffs(counts, wanted)

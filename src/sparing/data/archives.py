@@ -1,4 +1,4 @@
-"""Archives (.xz, .lzma, .gz, .bz2, .zip, .tar), recognised by content and unpacked on disk.
+"""Archives (.xz, .lzma, .gz, .bz2, .zst, .zip, .tar), recognised by content and unpacked on disk.
 
 What is in memory at a time is bounded, and so is what is written to disk.
 """
@@ -29,8 +29,12 @@ ARCHIVE_ERRORS = (
 )
 BZ2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
 """Bytes 4 to 10 of a .bz2 file: the start of its first block, or its end if it is empty."""
+ZSTD = b"\x28\xb5\x2f\xfd"
+ZSTD_FRAMES = (ZSTD, *(bytes((first, 0x2A, 0x4D, 0x18)) for first in range(0x50, 0x60)))
+"""First bytes of the frames of a .zst file: the usual one, and those that are to be skipped."""
+ZSTD_STEP = 1 << 10
+"""Bytes decompressed at a time, from which at most 32 MiB can come."""
 UNSUPPORTED_ARCHIVES = {
-    b"\x28\xb5\x2f\xfd": "zstd",
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!\x1a\x07": "rar",
     b"\x04\x22\x4d\x18": "lz4",
@@ -67,13 +71,13 @@ def _read_members(path: Path, text: TextFile, how: Unpacking) -> dict[str, Text]
     head = bytes(text[:16])
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _read_zip(path, text, how)
-    if (blocks := _decompressed(text, head)) is not None:
+    if (blocks := _decompressed(path, text, head)) is not None:
         with Scratch(path, how) as scratch:
             text = scratch.write(blocks)
     return _read_tar_or_plain(path, text)
 
 
-def _decompressed(text: TextFile, head: bytes) -> Iterator[bytes] | None:
+def _decompressed(path: Path, text: TextFile, head: bytes) -> Iterator[bytes] | None:
     """The content of a compressed file; None if it is not compressed."""
     if head.startswith(b"\xfd7zXZ\x00"):
         return _decompress(text, head[:6], partial(lzma.LZMADecompressor, memlimit=MAX_MEMORY))
@@ -83,6 +87,8 @@ def _decompressed(text: TextFile, head: bytes) -> Iterator[bytes] | None:
         return _decompress(text, head[:3], bz2.BZ2Decompressor)
     if head.startswith(b"\x1f\x8b"):
         return _decompress(text, head[:2], _GzipDecoder)
+    if head.startswith(ZSTD_FRAMES):
+        return _decompress(text, ZSTD_FRAMES, _zstd_decoder(path))
     return None
 
 
@@ -92,14 +98,16 @@ def _is_lzma(head: bytes) -> bool:
     return head.startswith(b"]\0\0") and (size == b"\xff" * 8 or size[5:] == bytes(3))
 
 
-def _decompress(text: Text, magic: bytes, new_decoder: Callable[[], Any]) -> Iterator[bytes]:
+def _decompress(
+    text: Text, magic: bytes | tuple[bytes, ...], new_decoder: Callable[[], Any]
+) -> Iterator[bytes]:
     """Decompress one stream after the other; only padding may follow the last one."""
-    decoder = None
+    decoder, starts = None, (magic,) if isinstance(magic, bytes) else magic
     for block in split_blocks(text):
         rest = block
         while rest := rest if decoder else rest.lstrip(b"\0"):
             if decoder is None:
-                if not rest.startswith(magic) and not magic.startswith(rest):
+                if not any(rest.startswith(each) or each.startswith(rest) for each in starts):
                     raise ValueError("something else follows its end")
                 decoder = new_decoder()
             yield decoder.decompress(rest, BLOCK_BYTES)
@@ -132,6 +140,49 @@ class _GzipDecoder:
     def unused_data(self) -> bytes:
         """What follows the stream."""
         return self._decoder.unused_data
+
+
+class _ZstdDecoder:
+    """A decoder of zstandard, used like those of lzma and bz2."""
+
+    def __init__(self, library: Any) -> None:
+        self._error = library.ZstdError
+        self._decoder = library.ZstdDecompressor(max_window_size=MAX_MEMORY).decompressobj()
+        self._given = memoryview(b"")
+
+    def decompress(self, data: bytes, _most: int) -> bytes:
+        """Decompress the next step of earlier data, or of `data`."""
+        # The library has no limit for what comes out, so there is one for what goes in.
+        self._given = memoryview(data) if data else self._given
+        step, self._given = self._given[:ZSTD_STEP], self._given[ZSTD_STEP:]
+        try:
+            found: bytes = self._decoder.decompress(step)
+        except self._error as problem:
+            raise ValueError(str(problem)) from None
+        return found
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether all that was given has been decompressed."""
+        return not self._given
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the frame has been reached."""
+        return bool(self._decoder.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows the frame."""
+        return bytes(self._decoder.unused_data) + bytes(self._given)
+
+
+def _zstd_decoder(path: Path) -> Callable[[], _ZstdDecoder]:
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError(f"{path} needs zstandard: pip install 'sparing[data]'") from None
+    return partial(_ZstdDecoder, zstandard)
 
 
 def _read_zip(path: Path, text: TextFile, how: Unpacking) -> dict[str, Text]:

@@ -1,16 +1,18 @@
-"""Text in local files: plain files, archives, folders, and Python's standard library."""
+"""Text in local files: plain files, archives, records, folders, and Python's standard library."""
 
 import hashlib
 import os
 import platform
 import sysconfig
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 from sparing.data.archives import unpack
 from sparing.data.corpora import SPLITS
+from sparing.data.records import RecordKind, read_records, record_kind
 from sparing.data.text import Text, character_boundary, split_blocks
 from sparing.data.textfile import Scratch, Unpacking, join_texts, open_text
+from sparing.device import limit_to_free_ram
 from sparing.errors import UserError
 from sparing.units import pluralize
 
@@ -23,13 +25,14 @@ def read_path(path: Path, how: Unpacking | None = None) -> Text:
     """Return the text of a file (unpacked if it is an archive) or of all text files of a folder.
 
     A folder's files are joined in the order of their relative paths; hidden files and binary files
-    (those with a NUL byte) are left out. A single binary file is taken as it is.
+    (those with a NUL byte) are left out. A single binary file is taken as it is. Of a file of
+    records (.jsonl, .parquet), the texts in them are read, wherever it is.
     """
     how = how or Unpacking.of()
     if path.is_dir():
         text: Text = _read_folder(path, how)
     else:
-        members = unpack(path, how)
+        members = _without_records(unpack(path, how), path, how)
         text = join_texts([members[name] for name in sorted(members)], path, how)
     if not len(text):
         raise UserError(f"{path} holds no text")
@@ -45,9 +48,31 @@ def _read_folder(folder: Path, how: Unpacking) -> Text:
     with Scratch(folder, how) as scratch:
         for path in files_under(folder):
             text = open_text(path)
-            if not any(b"\0" in block for block in split_blocks(text)):
+            if record_kind(path.name, text):
+                for each in _without_records(unpack(path, how), path, how).values():
+                    scratch.write(split_blocks(each))
+            elif not any(b"\0" in block for block in split_blocks(text)):
                 scratch.write(split_blocks(text))
     return scratch.text()
+
+
+def _without_records(members: Mapping[str, Text], path: Path, how: Unpacking) -> dict[str, Text]:
+    """The files of an archive, or a single file, with the texts of records in their place."""
+    texts: dict[str, Text] = {}
+    for name, text in members.items():
+        where = str(path) if len(members) == 1 else f"{name} in {path}"
+        kind = record_kind(name, text)
+        texts[name] = text if kind is None else _read_records(text, kind, where, path, how)
+    return texts
+
+
+def _read_records(text: Text, kind: RecordKind, name: str, path: Path, how: Unpacking) -> Text:
+    try:
+        # Parquet can claim more than any machine holds.
+        with limit_to_free_ram(), Scratch(path, how) as scratch:
+            return scratch.write(read_records(text, kind, name, how.text_column))
+    except MemoryError:
+        raise UserError(f"{name} cannot be read in the memory that is free") from None
 
 
 def files_under(folder: Path, skipped: Container[str] = ()) -> list[Path]:

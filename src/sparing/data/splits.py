@@ -18,8 +18,8 @@ from sparing.files import add_path_to_errors, atomic_folder, expand_home, lock_f
 from sparing.units import pluralize
 
 LOCAL_SUFFIXES = (
-    *("", ".xz", ".lzma", ".gz", ".bz2", ".zip"),
-    *(".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2"),
+    *("", ".xz", ".lzma", ".gz", ".bz2", ".zst", ".zip"),
+    *(".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2", ".tar.zst"),
 )
 
 

@@ -1,5 +1,6 @@
 """Text that stays on disk and is read piece by piece, and nameless files to unpack it into."""
 
+import io
 import os
 import shutil
 import tempfile
@@ -49,6 +50,39 @@ class TextFile:
         return file
 
 
+class TextReader(io.RawIOBase):
+    """A text as a file object, for libraries that read from those."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """The offset of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset from the beginning, from here or from the end."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._text)}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, except at the end; return how many bytes were read."""
+        data = bytes(self._text[self._at : self._at + len(buffer)])
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
 class _SharedFile:
     """An open file that is closed together with the last of its texts."""
 
@@ -81,23 +115,28 @@ class _SharedFile:
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """How texts are unpacked: how large they may be, and whether progress is shown."""
+    """How texts are unpacked: how large they may be, and what of records is read."""
 
     most_bytes: int
     why: str
     progress: bool = False
+    text_column: str = "text"
+    """The column or field of records that holds the text."""
 
     @classmethod
-    def of(cls, max_bytes: int | None = None, *, progress: bool = False) -> "Unpacking":
+    def of(
+        cls, max_bytes: int | None = None, *, progress: bool = False, text_column: str = "text"
+    ) -> "Unpacking":
         """With the limit of --max-bytes, or else half of the free disk space of the cache."""
         if max_bytes is not None and max_bytes < 1:
             raise UserError(f"--max-bytes must be at least 1, not {max_bytes}")
         if max_bytes is not None:
-            return cls(max_bytes, f"--max-bytes {max_bytes}", progress)
+            return cls(max_bytes, f"--max-bytes {max_bytes}", progress, text_column)
         folder = cache_dir()
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         free = shutil.disk_usage(nearest).free
-        return cls(free // 2, f"half of the {format_bytes(free)} free in {folder}", progress)
+        why = f"half of the {format_bytes(free)} free in {folder}"
+        return cls(free // 2, why, progress, text_column)
 
     def check(self, name: Path, size_bytes: int) -> None:
         """Refuse a text that is too large."""

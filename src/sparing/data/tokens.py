@@ -56,6 +56,8 @@ class DataConfig:
     models of Adaptive Span)."""
     newlines: bool = True
     """False: remove newlines before tokenizing, as Transformer-XL does for enwik8."""
+    text_column: str = "text"
+    """The column of .parquet files, and the field of .jsonl files, that holds the text."""
 
 
 class Splits(TypedDict):
@@ -147,14 +149,23 @@ def prepare(
         check_source(config.corpus, source)
     folder = tokens_folder(config, source, vocab)
     if not folder.exists():
-        how = Unpacking.of(max_bytes, progress=progress)
+        column = config.text_column
+        how = Unpacking.of(max_bytes, progress=progress, text_column=column)
         _tokenize(folder, config, read_splits(config.corpus, source, how), how, vocab)
     return open_tokens(folder)
 
 
 def tokens_folder(data: DataConfig, source: Path | None = None, vocab: Vocab | None = None) -> Path:
     """The folder for the tokens of a corpus; it may not exist yet."""
-    return cache_dir() / "tokens" / _folder_name(data, source, vocab)
+    # As before there were columns, so that texts are not tokenized again.
+    default = ("text_column", DataConfig().text_column)
+    config = dict(pair for pair in to_json(data).items() if pair != default)
+    # All vocabularies of bytes are the same, wherever they were made.
+    given = [] if vocab is None or vocab.kind == "bytes" else [vocab.to_json()]
+    identity = json.dumps([FORMAT, config, fingerprint(data.corpus, source), *given])
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data.corpus).name).strip("-")[:40]
+    return cache_dir() / "tokens" / f"{name or 'text'}-{data.vocab}-{digest}"
 
 
 def open_tokens(folder: Path) -> Tokens:
@@ -255,15 +266,6 @@ def _decoded_ends(split: Split, size_bytes: int, vocab: Vocab) -> npt.NDArray[np
     return np.cumsum(lengths[split.ids[:size_bytes]])
 
 
-def _folder_name(config: DataConfig, source: Path | None, vocab: Vocab | None) -> str:
-    # All vocabularies of bytes are the same, wherever they were made.
-    given = [] if vocab is None or vocab.kind == "bytes" else [vocab.to_json()]
-    identity = json.dumps([FORMAT, to_json(config), fingerprint(config.corpus, source), *given])
-    digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(config.corpus).name).strip("-")[:40]
-    return f"{name or 'text'}-{config.vocab}-{digest}"
-
-
 def _tokenize(
     folder: Path,
     config: DataConfig,
@@ -277,7 +279,10 @@ def _tokenize(
             check_readable(watched, config.corpus)
     if not config.newlines:
         texts = without_newlines(texts, name, how)
-    vocab = vocab or _train_vocab(config, texts["train"], how)
+    if vocab is None:
+        with watched_texts({"train": texts["train"]}, f"vocabulary of {name}", how) as watched:
+            kind, order = config.vocab, config.symbol_order
+            vocab = train_vocab(kind, watched["train"], config.vocab_size, symbol_order=order)
     with atomic_folder(folder) as scratch:
         with watched_texts(texts, f"tokenizing {name}", how) as watched:
             entries = {
@@ -290,11 +295,3 @@ def _tokenize(
             "splits": entries,
         }
         write_json(scratch / "meta.json", {**manifest, "sha256": _checksum(manifest)})
-
-
-def _train_vocab(config: DataConfig, text: Text, how: Unpacking) -> Vocab:
-    with watched_texts(
-        {"train": text}, f"vocabulary of {Path(config.corpus).name}", how
-    ) as watched:
-        order = config.symbol_order
-        return train_vocab(config.vocab, watched["train"], config.vocab_size, symbol_order=order)
