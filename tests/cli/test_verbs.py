@@ -10,7 +10,7 @@ import typer
 from tests.cli.conftest import Sparing
 
 from sparing.cli.main import UNPARSED, app
-from sparing.cli.verbs import VERBS
+from sparing.cli.verbs import COMPLETIONS, VERBS
 
 SRC = Path(__file__).parents[2] / "src"
 TORCHLESS = """
@@ -20,6 +20,15 @@ unwanted = sys.argv.pop(1)
 status = main(sys.argv[1:])
 assert sys.modules.keys().isdisjoint(["numpy", "torch", *unwanted.split()])
 sys.exit(status)
+"""
+COMPLETING = """
+import sys
+from sparing.cli.main import main
+try:
+    main([])
+except SystemExit:
+    pass
+assert "torch" not in sys.modules
 """
 
 
@@ -50,6 +59,10 @@ def test_torch_is_not_imported_where_it_is_not_needed(words: str) -> None:
         ("sparing info quick", "quickstart"),
         ("sparing info runs", "runs/mine"),
         ("sparing info --js", "--json"),
+        ("sparing train --resume quick", "quickstart"),
+        ("sparing generate runs", "runs/mine"),
+        ("sparing generate runs/mine --js", "--json"),
+        ("sparing evaluate --split te", "test"),
     ],
 )
 def test_the_shell_completes_commands_recipes_runs_and_options(
@@ -61,6 +74,20 @@ def test_the_shell_completes_commands_recipes_runs_and_options(
     at = str(len(line.split()) - 1)
     said = run_python("-m", "sparing", cwd=tmp_path, COMP_CWORD=at, **shell)
     assert expected in said.splitlines()
+
+
+@pytest.mark.parametrize("command", COMPLETIONS)
+def test_the_tab_key_does_not_wait_for_torch(command: str) -> None:
+    shell = {"_SPARING_COMPLETE": "complete_bash", "COMP_WORDS": f"sparing {command} q"}
+    run_python("-c", COMPLETING, COMP_CWORD="2", **shell)
+
+
+def test_every_completion_is_that_of_the_command_itself() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
+    for name, complete in COMPLETIONS.items():
+        (first, *_) = (p for p in commands[name].params if p.param_type_name == "argument")
+        offered = [item.value for item in first.shell_complete(None, "quick")]
+        assert offered == complete("quick")
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sparing.cli.complete import complete_recipes, complete_runs
 from sparing.cli.messages import finish_command
 
 VERBS = {
@@ -29,6 +30,12 @@ VERBS = {
 }
 """Every command by name: the function or group of commands in this package, and a line of help."""
 
+COMPLETIONS = {
+    **dict.fromkeys(("train", "compare", "search"), complete_recipes),
+    **dict.fromkeys(("evaluate", "generate", "score", "plot", "derive", "board"), complete_runs),
+}
+"""What the Tab key offers as arguments of commands that import torch."""
+
 
 class LazyGroup(TyperGroup):
     """The main command, which imports the others when they are used."""
@@ -47,6 +54,14 @@ class LazyGroup(TyperGroup):
         """Write the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that `args` begin with; a light one in its place while Tab waits."""
+        name = args[0]
+        # A word after an option may be its value, which only the command itself can complete.
+        if ctx.resilient_parsing and name in COMPLETIONS and not args[-1].startswith("-"):
+            return name, _stand_in(name), args[1:]
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete the name of a command."""
@@ -83,3 +98,22 @@ def _load(name: str, place: str) -> Any:
     command = typer.main.get_command(found)
     command.name = name
     return command
+
+
+class StandIn(TyperCommand):
+    """Completes the arguments of a command without importing it."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete the name of an option: only the command itself knows them."""
+        return ctx.parent.command.commands[self.name].shell_complete(ctx, incomplete)
+
+
+def _stand_in(name: str) -> Any:
+    def take(
+        words: Annotated[list[str] | None, typer.Argument(autocompletion=COMPLETIONS[name])] = None,
+    ) -> None:
+        """Take any words; it is never run."""
+
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=StandIn, context_settings={"ignore_unknown_options": True})(take)
+    return typer.main.get_command(alone)
