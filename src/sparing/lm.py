@@ -83,13 +83,17 @@ class LM:
     ) -> Text: ...
     @overload
     def generate(self, prompt: list[str], **options: Unpack[GenerationOptions]) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompt: list[bytes], **options: Unpack[GenerationOptions]
+    ) -> list[bytes]: ...
     def generate(
         self,
-        prompt: str | bytes | list[str] = "",
+        prompt: str | bytes | list[str] | list[bytes] = "",
         *,
         after: TextState | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> str | bytes | list[str]:
+    ) -> str | bytes | list[str] | list[bytes]:
         """Return what the model writes after the prompt, or after each of several prompts.
 
         Prompt i of several uses `seed` + i. `after` puts the prompt after a text that was read
@@ -101,6 +105,8 @@ class LM:
             return b"".join(self.stream(prompt, after=after, **options))
         if after is not None:
             raise UserError("`after` continues one text; give one prompt")
+        if any(isinstance(each, bytes) for each in prompt):
+            return self._generate_bytes([_encode(each) for each in prompt], options)
         prompts, config = [_encode(each) for each in prompt], generation_config(**options)
         done = complete(self.model, self.vocab, prompts, config, self.hardware)
         return [completion.text for completion in done]
@@ -181,17 +187,31 @@ class LM:
     ) -> list[dict[int, Tensor]]:
         """Return attention weights by layer, for each token of the text one dict.
 
-        Weights (S,) are of the positions looked at, oldest first; the last is the token itself.
-        Only for models with single-headed attention (SHA-RNN).
+        Weights (H, S) are of the positions looked at, oldest first; the last is the token itself.
+        For SHA-RNN, and for the blocks of a stack with learned spans or a single head.
         """
-        focus = getattr(self.model, "focus", None)
-        if focus is None:
-            raise UserError(f"a {self.config.family} model cannot show its attention")
         found = list[dict[int, Tensor]]()
         with eval_step(self.model, self.hardware):
             for tokens_1T, state, _ in self._read(text, after, chunk=1):
-                weights = focus(tokens_1T, state)
-                found.append({layer: each_1TS[0, 0] for layer, each_1TS in weights.items()})
+                weights = self._attention_weights(tokens_1T, state)
+                found.append({layer: each_1HTS[0, :, 0] for layer, each_1HTS in weights.items()})
+        return found
+
+    def _attention_weights(self, tokens_1T: Tensor, state: State) -> dict[int, Tensor]:
+        weights = getattr(self.model, "attention_weights", None)
+        if weights is not None and (found := weights(tokens_1T, state)):
+            return dict(found)
+        if (focus := getattr(self.model, "focus", None)) is None:
+            raise UserError(f"this {self.config.family} model cannot show its attention")
+        # One head.
+        return {layer: each_1TS[:, None] for layer, each_1TS in focus(tokens_1T, state).items()}
+
+    def _generate_bytes(self, prompts: list[bytes], options: GenerationOptions) -> list[bytes]:
+        found = list[bytes]()
+        for number, prompt in enumerate(prompts):
+            own = options.copy()
+            own["seed"] = options.get("seed", SamplingConfig().seed) + number
+            found.append(self.generate(prompt, **own))
         return found
 
     def _read(

@@ -15,6 +15,7 @@ from sparing.cli.main import app
 ELSEWHERE = {
     "board",
     "compare",
+    "export",
     "search",
     "import",
     "data get",

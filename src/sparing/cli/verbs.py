@@ -30,9 +30,10 @@ VERBS = {
 }
 """Every command by name: the function or group of commands in this package, and a line of help."""
 
+RUN_COMMANDS = ("evaluate", "generate", "score", "plot", "export", "derive", "board")
 COMPLETIONS = {
     **dict.fromkeys(("train", "compare", "search"), complete_recipes),
-    **dict.fromkeys(("evaluate", "generate", "score", "plot", "derive", "board"), complete_runs),
+    **dict.fromkeys(RUN_COMMANDS, complete_runs),
 }
 """What the Tab key offers as arguments of commands that import torch."""
 

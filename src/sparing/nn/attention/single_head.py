@@ -174,6 +174,11 @@ class SingleHeadBlock(Block):
             stored, self.memory, state, hidden_BTD.size(1)
         )
 
+    def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
+        """Return the attention weights (B, T, S) of this segment."""
+        stored_BSD = self._extend(hidden_BTD, state)["memory"]
+        return self.attention.focus(self.norm_query(hidden_BTD), stored_BSD)
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Mark the selected lanes' entries as missing; nothing is written."""
         return forget_lanes(state, lanes_B)

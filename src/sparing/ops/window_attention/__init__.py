@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sparing.ops.window_attention import sliced
-from sparing.ops.window_attention.reference import Edge
+from sparing.ops.window_attention.reference import Edge, window_weights
 
-__all__ = ["SHORTEST", "Edge", "window_attention"]
+__all__ = ["SHORTEST", "Edge", "window_attention", "window_weights"]
 
 SHORTEST = 16
 """Fewest queries that fill a tile of the fused kernel."""

@@ -22,12 +22,23 @@ def window_attention(
     query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
 ) -> Tensor:
     """See the package's docstring."""
-    entries_BS2HK = torch.cat([memory_BM2HK.detach().to(fresh_BT2HK.dtype), fresh_BT2HK], dim=1)
-    keys_BSHK, values_BSHK = entries_BS2HK.unbind(2)
+    weights_BHTS = window_weights(query_BTHK, fresh_BT2HK, memory_BM2HK, edge)
+    values_BSHK = _join(fresh_BT2HK, memory_BM2HK)[:, :, 1]
+    return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
+
+
+def window_weights(
+    query_BTHK: Tensor, fresh_BT2HK: Tensor, memory_BM2HK: Tensor, edge: Edge
+) -> Tensor:
+    """Return the weights (B, H, T, S) by which `window_attention` mixes the values."""
+    keys_BSHK = _join(fresh_BT2HK, memory_BM2HK)[:, :, 0]
     scores_BHTS = torch.einsum("bthk,bshk->bhts", query_BTHK, keys_BSHK)
     scores_BHTS = scores_BHTS / math.sqrt(query_BTHK.size(-1))
-    weights_BHTS = masked_softmax(scores_BHTS, mask(edge, query_BTHK.size(1), keys_BSHK.size(1)))
-    return torch.einsum("bhts,bshk->bthk", weights_BHTS.to(values_BSHK.dtype), values_BSHK)
+    return masked_softmax(scores_BHTS, mask(edge, query_BTHK.size(1), keys_BSHK.size(1)))
+
+
+def _join(fresh_BT2HK: Tensor, memory_BM2HK: Tensor) -> Tensor:
+    return torch.cat([memory_BM2HK.detach().to(fresh_BT2HK.dtype), fresh_BT2HK], dim=1)
 
 
 def mask(edge: Edge, segment: int, keys: int) -> Tensor:
