@@ -186,7 +186,8 @@ def test_a_parquet_file_with_other_bytes_inside_is_refused(tmp_path: Path) -> No
     data = parquet_of(TEXTS, write_page_checksum=True, use_dictionary=False, compression="none")
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     changed = data[:footer] + b"\xff" * 8 + data[footer + 8 :]
-    for damaged in (changed, data.replace(b"first", b"worst")):
+    renamed = parquet_of(TEXTS, "texts", store_schema=False).replace(b"texts", b"text\xff")
+    for damaged in (changed, data.replace(b"first", b"worst"), renamed):
         with pytest.raises(UserError, match="damaged Parquet file") as refused:
             read(tmp_path / "x.parquet", damaged)
         assert "\n" not in str(refused.value)

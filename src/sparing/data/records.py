@@ -160,6 +160,8 @@ def _damage_reported(name: str, arrow: Any) -> Iterator[None]:
         yield
     except arrow.ArrowMemoryError:
         raise UserError(f"{name} cannot be read in the memory that is free") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{name} is a damaged Parquet file: a name in it is not UTF-8") from None
     except (arrow.ArrowException, OSError) as problem:
         if isinstance(problem, OSError) and problem.filename is not None:
             # Of the disk, not of the file.
