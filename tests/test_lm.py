@@ -111,6 +111,10 @@ def test_wrong_calls_say_what_is_wrong(lm: LM) -> None:
         lm.logits("")
     with pytest.raises(UserError, match="temperature"):
         lm.generate("a", temperature=-1)
+    with pytest.raises(TypeError, match="str, bytes or a list, not int"):
+        lm.generate(3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="a text is str or bytes, not NoneType"):
+        lm.state(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="heat"):
         lm.generate("a", heat=2)  # type: ignore[call-overload]
 

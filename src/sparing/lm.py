@@ -103,6 +103,8 @@ class LM:
             return "".join(self.stream(prompt, after=after, **options))
         if isinstance(prompt, bytes):
             return b"".join(self.stream(prompt, after=after, **options))
+        if not isinstance(prompt, list | tuple):
+            raise TypeError(f"a prompt is str, bytes or a list, not {type(prompt).__name__}")
         if after is not None:
             raise UserError("`after` continues one text; give one prompt")
         if any(isinstance(each, bytes) for each in prompt):
@@ -250,4 +252,6 @@ def generation_config(
 
 
 def _encode(text: str | bytes) -> bytes:
+    if not isinstance(text, str | bytes):
+        raise TypeError(f"a text is str or bytes, not {type(text).__name__}")
     return text if isinstance(text, bytes) else encode_text(text)
