@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
-from sparing.models.stack.attention import block_weights
 from sparing.models.stack.config import StackConfig
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
+from sparing.nn.attention.weights import block_weights
 from sparing.nn.attention.windowed import SpanRefresh
 from sparing.nn.block import Block, BufferedBlock, TypedModuleList, commit, compute
 from sparing.nn.dropout import Dropout, RowDropout
@@ -112,30 +112,12 @@ class Stack(LanguageModel):
             penalty = penalty + self.mtp_weight * self.mtp(last_BTD, tokens_BT)
         return Output(last_BTD, carried, penalty)
 
-    @torch.no_grad()
-    def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
-        """Return the weights (B, H, T, S) of blocks that can show them, by place in the order."""
-        hidden_BTD, found = self._embed(tokens_BT, state)[0], dict[int, Tensor]()
-        x0_BTD, every_2N = hidden_BTD, self._every_lambda()
-        for place, block in self._passes():
-            own = self._block_state(state, place)
-            if (weights_BHTS := block_weights(block, hidden_BTD, own)) is not None:
-                found[place] = weights_BHTS
-            lambdas_21 = None if every_2N is None else every_2N[:, place : place + 1]
-            stream = Residual(hidden_BTD, x0_BTD, lambdas_21)
-            hidden_BTD, _ = run_blocks([block], stream, [own], [])
-        return found
-
     def _lambdas(self) -> list[Tensor | None]:
         """The weights of the embedding skip, group by group."""
-        if (every_2N := self._every_lambda()) is None:
-            return [None for _ in self._groups]
-        return list(torch.split(every_2N, [len(group) for group in self._groups], dim=1))
-
-    def _every_lambda(self) -> Tensor | None:
         if self.resid_lambdas is None or self.x0_lambdas is None:
-            return None
-        return torch.stack([self.resid_lambdas, self.x0_lambdas])
+            return [None for _ in self._groups]
+        both_2N = torch.stack([self.resid_lambdas, self.x0_lambdas])
+        return list(torch.split(both_2N, [len(group) for group in self._groups], dim=1))
 
     def _run(
         self, group: range, stream: Residual, states: Sequence[State]
@@ -212,6 +194,21 @@ class Stack(LanguageModel):
     def refresh(self) -> None:
         """See `LanguageModel`."""
         SpanRefresh(self.modules()).finish()
+
+    @torch.no_grad()
+    def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
+        """Return the weights (B, H, T, S) of blocks that can show them, by place in the order."""
+        hidden_BTD, found = self._embed(tokens_BT, state)[0], dict[int, Tensor]()
+        x0_BTD, lambdas = hidden_BTD, [each for each in self._lambdas() if each is not None]
+        every_2N = torch.cat(lambdas, dim=1) if lambdas else None
+        for place, block in self._passes():
+            own = self._block_state(state, place)
+            if (weights_BHTS := block_weights(block, hidden_BTD, own)) is not None:
+                found[place] = weights_BHTS
+            lambdas_21 = None if every_2N is None else every_2N[:, place : place + 1]
+            stream = Residual(hidden_BTD, x0_BTD, lambdas_21)
+            hidden_BTD, _ = run_blocks([block], stream, [own], [])
+        return found
 
     def flops_per_token(self) -> float:
         """Blocks and softmax, without the clusters of rare words."""

@@ -1,4 +1,4 @@
-"""Where the attention of a stack looks. Axes: B batch, H heads, T segment, S keys, D dim."""
+"""Where the attention of a block looks. Axes: B batch, H heads, T segment, S keys, D dim."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Where the attention of a stack looks."""
+"""Where the attention of the blocks of a stack looks."""
 
 import pytest
 import torch
