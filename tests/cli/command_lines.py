@@ -82,6 +82,10 @@ class Place:
         return {str(file): file.read_bytes() for file in self.runs.rglob("*") if file.is_file()}
 
 
+UNDRAWN = ("debug", "install_completion", "show_completion")
+"""Options that show tracebacks, or change the shell of whoever runs the tests."""
+
+
 def templates(place: Place) -> list[tuple[list[str], list[str]]]:
     """Verbs with sound arguments, and the options that keep each of them short."""
     names = ("runs/run", "runs/search", "text.txt", "line")
@@ -153,7 +157,7 @@ def draw_setting(draw: Random, place: Place) -> str:
 
 def draw_option(draw: Random, place: Place, words: list[str]) -> list[str]:
     """An option of the command, mostly with a value of the right kind; or of no command."""
-    known = [option for option in parameters_of(words) if option.name != "debug"]
+    known = [option for option in parameters_of(words) if option.name not in UNDRAWN]
     if not known or draw.random() < 0.1:
         return draw.choice([["--nope"], ["--Json"], ["--set"], ["--out"], ["-h"], ["--help"]])
     option = draw.choice(known)
