@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := runs/demo
+PUBLISHED := $(filter-out results/wikitext2_par/%,$(wildcard results/*/seed1111))
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo check test soak lint format docs bench bundle clean
+.PHONY: setup demo check test soak lint format docs bench bundle references clean
 
 setup: $(READY)
 
@@ -55,6 +56,11 @@ bench: setup
 bundle: setup
 	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import bundled, folder; \
 	  bundled.bundle(folder.open_run(Path(sys.argv[1])))' $(RUN)
+
+# The published runs in results/ become what `sparing verify` compares with
+references: setup
+	$(BIN)/python -c 'import sys; from pathlib import Path; from sparing.runs import folder, reference; \
+	  [reference.write_reference(folder.open_run(Path(run))) for run in sys.argv[1:]]' $(PUBLISHED)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

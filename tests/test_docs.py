@@ -92,7 +92,9 @@ def name_complaint(given: dict[str, Any]) -> str | None:
     name = given.get("name") or ""
     if not name or name.isupper() or "/" in name:
         return None
-    return None if name in (RECIPES if "settings" in given else CORPORA) else f"no {name}"
+    # `verify` trains a recipe as it is.
+    known = RECIPES if {"settings", "until"} & given.keys() else CORPORA
+    return None if name in known else f"no {name}"
 
 
 def settings_complaint(given: dict[str, Any]) -> str | None:

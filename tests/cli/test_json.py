@@ -18,6 +18,7 @@ ELSEWHERE = {
     "export",
     "search",
     "import",
+    "verify",
     "data get",
     "bench evaluate",
     "bench span",

@@ -15,6 +15,7 @@ VERBS = {
     "info": ("info.info", "Size, cost, training and results of a model."),
     "train": ("train.train", "Train a recipe in a run folder."),
     "compare": ("compare.compare", "Train a recipe beside variants of it; a table, best first."),
+    "verify": ("verify.verify", "Train a recipe and compare it with its published curve."),
     "evaluate": ("evaluate.evaluate", "Score a split of a run's text exactly."),
     "generate": ("generate.generate", "Generate text after a prompt."),
     "score": ("score.score", "Log-probability and bits per byte of sentences."),
@@ -32,7 +33,7 @@ VERBS = {
 
 RUN_COMMANDS = ("evaluate", "generate", "score", "plot", "export", "derive", "board")
 COMPLETIONS = {
-    **dict.fromkeys(("train", "compare", "search"), complete_recipes),
+    **dict.fromkeys(("train", "verify", "compare", "search"), complete_recipes),
     **dict.fromkeys(RUN_COMMANDS, complete_runs),
 }
 """What the Tab key offers as arguments of commands that import torch."""

@@ -15,6 +15,8 @@ class Provenance(TypedDict, total=False):
     precision: str | None
     launch: str | None
     """Identifies the torchrun launch."""
+    paced: bool
+    """Whether the pace of another run took the place of the clock."""
     init: dict[str, Any]
     """Where the weights at the start come from, unless they were drawn."""
     resumed: list["Provenance"]

@@ -38,7 +38,7 @@ from sparing.training.loop import budget_used, fit
 from sparing.training.recovery import report_event
 from sparing.training.remarks import remarks
 from sparing.training.state import Callbacks, Training
-from sparing.training.stopping import Clock
+from sparing.training.stopping import Clock, Pace
 from sparing.units import format_bytes, pluralize
 
 
@@ -64,6 +64,10 @@ class TrainOptions:
     """Whether a damaged journal is continued without its unreadable lines."""
     init: Init | None = None
     """What a new run starts from, instead of weights drawn at random."""
+    pace: Pace | None = None
+    """What a budget in minutes is counted by, in place of the clock."""
+    until: float = 1.0
+    """Share of the budget after which to stop; schedules are of the whole."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
@@ -87,6 +91,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         training = build_training(
             run, tokens.split("train"), hardware, world, head_start_s=options.head_start_s
         )
+        training.pace, training.until = options.pace, options.until
         if options.init is not None:
             load_init(training.model, options.init)
         return _train_in_folder(run, path, training, tokens, options)
@@ -212,6 +217,7 @@ def _start(
         remove_leftovers(path)
         record = provenance(training.hardware, run.train.seed)
         record |= {} if init is None else {"init": init.record()}
+        record |= {} if options.pace is None else {"paced": True}
         create(path, run, tokens.vocab, record, texts=tokens.text_sha256())
         if captured is not None:
             checkpoint.save(folder.checkpoints, "last", captured, run.identity())

@@ -37,7 +37,7 @@ def fit(
     with stopping(callbacks.bar.print, launched=training.launched) as stop:
         training.world.attach(stop, clock)
         while not stop.requested and not training.model.converged:
-            if (share := budget_used(training, config, clock)) >= 1:
+            if (share := budget_used(training, config, clock)) >= training.until:
                 break
             segment = next(segments)
             training.state = next_state(training, segment, config)
@@ -82,7 +82,9 @@ def budget_used(training: Training, config: TrainConfig, clock: Clock) -> float:
     if config.epochs:
         shares.append(counters.tokens / (config.epochs * training.stream.tokens_per_epoch))
     if config.minutes:
-        shares.append(clock.shared_s() / (60 * config.minutes))
+        pace = training.pace
+        used_s = clock.shared_s() if pace is None else pace.seconds_at(counters.step)
+        shares.append(used_s / (60 * config.minutes))
     return max(shares)
 
 

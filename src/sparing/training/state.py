@@ -16,6 +16,7 @@ from sparing.training.distributed.world import World
 from sparing.training.journal import Journal
 from sparing.training.optim import OptimizerSet
 from sparing.training.progress import ProgressBar
+from sparing.training.stopping import Pace
 
 SCALE_PATIENCE = 2000
 """Good steps before the loss scale is doubled again."""
@@ -111,6 +112,10 @@ class Training:
     launched: bool = False
     """Whether a launcher such as torchrun started this process."""
     counters: Counters = field(default_factory=Counters)
+    pace: Pace | None = None
+    """What a budget in minutes is counted by, in place of the clock."""
+    until: float = 1.0
+    """Share of the budget after which this training stops; schedules are of the whole."""
     saved_step: int | None = None
     """Step of the checkpoint `last`; None before the first."""
     unchecked_norms: list[AsyncHostCopy] = field(default_factory=list)

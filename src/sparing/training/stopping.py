@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+import numpy as np
+
 from sparing.launch import seconds_since_start
 from sparing.signals import STOP_SIGNALS, answer_signals, catch_stop_signals, end_now
 
@@ -32,6 +34,20 @@ class Clock:
     def shared_s(self) -> float:
         """Like `elapsed_s`, but the same number in every process."""
         return self.elapsed_s() if self.agreed_s is None else self.agreed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The speed of another run, in place of the clock: at every step the share of the budget that
+    it had used there, so that a schedule by the minute does not depend on this machine."""
+
+    steps: tuple[int, ...]
+    elapsed_s: tuple[float, ...]
+    """Seconds that the other run had used when it began the step after each of `steps`."""
+
+    def seconds_at(self, step: int) -> float:
+        """Seconds used at a step, interpolated."""
+        return float(np.interp(step, self.steps, self.elapsed_s))
 
 
 @dataclass(slots=True)

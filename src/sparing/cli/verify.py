@@ -1,0 +1,121 @@
+"""`sparing verify`: whether a recipe still has the curve and the figures it was published with."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparing.cli.complete import complete_recipes
+from sparing.cli.options import (
+    Device,
+    Json,
+    Source,
+    check_conflicting_options,
+    given_options,
+    parse_out_path,
+    print_message,
+    print_table,
+)
+from sparing.errors import UserError
+from sparing.runs.folder import open_run
+from sparing.runs.layout import Layout
+from sparing.runs.reference import Reference, find_reference
+from sparing.runs.start import default_run_path
+from sparing.runs.train import TrainOptions
+from sparing.runs.verify import By, compare, train_like
+from sparing.training.stopping import process_age_s
+
+CONFLICTS = {"--run": ("--out", "--by", "--from", "--device", "--quiet")}
+"""Options, and the options that they would ignore."""
+TABLE = Layout(
+    columns={
+        "bits per byte": lambda row: str(row["what"]),
+        "reference": lambda row: f"{row['reference']:.4f}",
+        "here": lambda row: f"{row['here']:.4f}",
+        "difference": lambda row: f"{row['difference']:+.4f}",
+        "allowed": lambda row: f"{row['allowed']:.4f}",
+        "": lambda row: "within" if row["within"] else "OUTSIDE",
+    },
+    left=("bits per byte", ""),
+)
+
+
+def verify(
+    call: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe whose reference comes with the package.",
+            autocompletion=complete_recipes,
+        ),
+    ],
+    until: Annotated[
+        float,
+        typer.Option(help="Compare this share of the curve only, and stop training there."),
+    ] = 1.0,
+    by: Annotated[
+        By,
+        typer.Option(
+            help="steps: each step as in the reference, however long it takes here. minutes: in "
+            "the recipe's time."
+        ),
+    ] = "steps",
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Compare this run; train none.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", parser=parse_out_path, help="Folder of the new run."),
+    ] = None,
+    source: Source = None,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Train a recipe as its figure was made, and compare curve and figures with those.
+
+    Exit status: 0 within the spread of the reference, 1 outside of it, 2 for bad input.
+    """
+    check_conflicting_options(given_options(call), CONFLICTS)
+    if not 0 < until <= 1:
+        raise UserError(f"--until is a share of the run, above 0 and at most 1, not {until:g}")
+    reference = find_reference(name)
+    if run is None:
+        run = out or _default_path(name)
+        options = TrainOptions(
+            device=device,
+            source=source,
+            progress=not quiet,
+            head_start_s=process_age_s(),
+            until=until,
+        )
+        if signal := train_like(reference, run, _paced(options, reference, by)):
+            print_message(f"stopped; {run} can be compared in part: sparing verify {name} --run")
+            return 128 + signal
+    record = compare(reference, open_run(run), until=until)
+    _print(record, as_json=as_json)
+    return 0 if record["verdict"] == "within" else 1
+
+
+def _default_path(name: str) -> Path:
+    path = default_run_path(name, resume=False)
+    return path.with_name(f"verify-{path.name}")
+
+
+def _paced(options: TrainOptions, reference: Reference, by: By) -> TrainOptions:
+    pace = reference.pace()
+    if by == "minutes" and pace is None:
+        raise UserError("the budget of this reference does not depend on the clock; use --by steps")
+    return replace(options, pace=pace if by == "steps" else None)
+
+
+def _print(record: dict[str, Any], *, as_json: bool) -> None:
+    there, part = record["reference"], f"{record['until']:.0%} of " if record["until"] < 1 else ""
+    verdict = (
+        f"{record['verdict']} the spread over {part}the curve of commit {there['commit']}: "
+        f"{record['spread']}"
+    )
+    shown = record if as_json else {**record, "notes": [*record["notes"], verdict]}
+    print_table(shown, TABLE, as_json=as_json, markdown=False)

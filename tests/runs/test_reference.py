@@ -1,0 +1,58 @@
+"""References: what the package holds of published runs."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from sparing.errors import UserError
+from sparing.runs.folder import open_run
+from sparing.runs.recipes import RECIPES, recipe
+from sparing.runs.reference import HOME, find_reference, reference_of, without_harmless
+
+RESULTS = Path(__file__).parents[2] / "results"
+NAMES = sorted(path.stem for path in HOME.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reference_is_the_published_run(name: str) -> None:
+    published = reference_of(open_run(RESULTS / name / "seed1111"))
+    assert asdict(find_reference(name)) == asdict(published)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_recipe_still_has_the_settings_of_its_figure(name: str) -> None:
+    assert name in RECIPES
+    found, now = find_reference(name).run(), recipe(name)
+    if found.train.minutes is None:
+        # Made with as many steps as an idle machine makes in the recipe's minutes.
+        budget = {"steps": None, "minutes": now.train.minutes}
+        found = replace(found, train=replace(found.train, **budget))
+    assert without_harmless(found) == without_harmless(now)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reference_has_a_curve_and_both_figures(name: str) -> None:
+    found = find_reference(name)
+    assert found.figures.keys() == {"valid", "test"}
+    assert len(found.curve.steps) > 50
+    assert list(found.curve.steps) == sorted(set(found.curve.steps))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if find_reference(name).pace()])
+def test_its_pace_uses_the_budget_up_with_the_last_step(name: str) -> None:
+    found = find_reference(name)
+    pace, minutes = found.pace(), found.run().train.minutes
+    assert pace is not None
+    assert minutes is not None
+    used_s = [pace.seconds_at(step) for step in range(found.steps + 1)]
+    assert used_s == sorted(used_s)
+    assert 0 < used_s[0] < 60
+    assert used_s[-2] < 60 * minutes <= used_s[-1]
+    middle = len(found.curve.steps) // 2
+    assert pace.seconds_at(found.curve.steps[middle]) == found.curve.elapsed_s[middle]
+
+
+def test_a_recipe_without_a_reference_is_answered_with_those_that_have_one() -> None:
+    with pytest.raises(UserError, match="recipe with a reference"):
+        find_reference("enwik8_mlstm")
