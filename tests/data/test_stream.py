@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,10 +32,14 @@ def counting(tokens: int) -> Split:
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
+def streams(draw: st.DrawFn, *, shuffled: bool | None = None) -> tuple[Split, StreamConfig]:
+    segment = draw(st.integers(1, 20))
+    chunks: dict[str, Any] = {}
+    if draw(st.booleans()) if shuffled is None else shuffled:
+        chunks = {"shuffle_chunk": segment * draw(st.integers(1, 5)), "shuffle_reset": True}
     config = StreamConfig(
         batch=draw(st.integers(1, 9)),
-        segment=draw(st.integers(1, 20)),
+        segment=segment,
         randomised=draw(st.booleans()),
         seed=draw(st.integers(0, 99)),
         length_std=draw(st.sampled_from([0.0, 5.0, 40.0])),
@@ -42,6 +47,7 @@ def streams(draw: st.DrawFn) -> tuple[Split, StreamConfig]:
         longest=draw(st.sampled_from([None, 1, 25])),
         pad_last=draw(st.booleans()),
         random_epoch_offset=draw(st.booleans()),
+        **chunks,
     )
     least = config.batch * config.segment
     return counting(draw(st.integers(least, least + 200))), config
@@ -51,7 +57,8 @@ def same(one: Segment, other: Segment) -> bool:
     return (
         torch.equal(one.inputs_BT, other.inputs_BT)
         and torch.equal(one.targets_BT, other.targets_BT)
-        and one[2:] == other[2:]
+        and one[2:6] == other[2:6]
+        and np.array_equal(one.begins_B, other.begins_B)
     )
 
 
@@ -79,7 +86,7 @@ def test_each_input_is_the_token_before_its_target(made: tuple[Split, StreamConf
         assert segment.targets_BT.is_contiguous()
 
 
-@given(streams())
+@given(streams(shuffled=False))
 def test_lanes_are_contiguous_across_segments(made: tuple[Split, StreamConfig]) -> None:
     split, config = made
     lanes = torch.cat([s.targets_BT for s in Stream(split, config).one_epoch()], dim=1)
@@ -150,6 +157,86 @@ def test_random_epoch_offset_starts_every_later_epoch_elsewhere() -> None:
             assert torch.equal(lane, (lane[0] + torch.arange(20)) % 40)
     assert epochs[0][:, 0].tolist() == [0, 20]
     assert len({int(lanes[0, 0]) for lanes in epochs}) == 3
+
+
+def epoch_of(made: tuple[Split, StreamConfig], epoch: int) -> list[Segment]:
+    found = []
+    for segment in Stream(*made, cursor=Cursor(epoch)).segments():
+        found.append(segment)
+        if segment.cursor.epoch != epoch:
+            return found
+    raise AssertionError
+
+
+@given(streams(shuffled=True), st.integers(0, 3))
+def test_a_shuffled_epoch_has_every_token_once_after_the_one_before_it(
+    made: tuple[Split, StreamConfig], epoch: int
+) -> None:
+    segments = epoch_of(made, epoch)
+    targets = torch.cat([kept(segment) for segment in segments])
+    assert sorted(targets.tolist()) == list(range(made[0].ids.size))
+    for segment in segments:
+        counted = segment.targets_BT != IGNORE_INDEX
+        inputs, targets = segment.inputs_BT[counted], segment.targets_BT[counted]
+        assert torch.equal(inputs, torch.where(targets == 0, START, targets - 1))
+
+
+@given(streams(shuffled=True), st.integers(0, 3))
+def test_a_lane_reads_on_but_where_it_begins_a_chunk(
+    made: tuple[Split, StreamConfig], epoch: int
+) -> None:
+    split, config = made
+    assume(not config.randomised)
+    before = None
+    for segment in epoch_of(made, epoch):
+        for lane, targets in enumerate(segment.targets_BT.tolist()):
+            read = [token for token in targets if token != IGNORE_INDEX]
+            begins = segment.begins_B is not None and bool(segment.begins_B[lane])
+            last = [] if before is None or begins else before[lane][-1:]
+            assert all((one + 1) % split.ids.size == two for one, two in pairwise(last + read))
+        before = segment.targets_BT.tolist()
+
+
+def test_a_lane_begins_a_chunk_once_in_its_length() -> None:
+    config = StreamConfig(batch=4, segment=5, shuffle_chunk=20, shuffle_reset=True)
+    made = counting(4 * 1000), config
+    (first, *rest) = epoch_of(made, 1)
+    assert first.fresh
+    assert first.begins_B is None
+    at = {
+        lane: [n for n, s in enumerate(rest, 1) if s.begins_B is not None and s.begins_B[lane]]
+        for lane in range(4)
+    }
+    for begins in at.values():
+        assert begins[0] <= 4
+        assert {two - one for one, two in pairwise(begins)} == {4}
+    # Not all lanes at once.
+    assert len({begins[0] for begins in at.values()}) > 1
+
+
+def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
+    def order(epoch: int, seed: int = 3, **more: Any) -> list[list[int]]:
+        config = StreamConfig(batch=8, segment=5, shuffle_chunk=20, seed=seed, **more)
+        segments = epoch_of((counting(8 * 400), config), epoch)
+        return torch.cat([segment.targets_BT for segment in segments], dim=1).tolist()
+
+    orders = [order(0), order(1), order(2), order(1, seed=4), order(1, random_epoch_offset=True)]
+    for at, one in enumerate(orders):
+        for two in orders[:at]:
+            same_places = np.equal(np.concatenate(one), np.concatenate(two))
+            assert same_places.mean() < 0.03
+    assert order(1) == orders[1]
+    # The first epoch is shuffled as well.
+    assert orders[0][0] != list(range(400))
+
+
+def test_without_chunks_the_order_is_that_of_the_text() -> None:
+    plain = epoch_of((counting(60), StreamConfig(batch=2, segment=5)), 1)
+    assert torch.cat([s.targets_BT for s in plain], dim=1).tolist() == [
+        list(range(30)),
+        list(range(30, 60)),
+    ]
+    assert all(segment.begins_B is None for segment in plain)
 
 
 def test_a_padded_last_segment_has_no_extra_targets() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from tests.training.toy import (
@@ -174,6 +175,52 @@ def test_lanes_are_reset_before_their_segment_is_read(tmp_path: Path) -> None:
     wanted = [chosen(step, state_reset=0.4) for step in range(1, 9)]
     assert Watched.found == [[True] * 4, *wanted]
     assert any(map(any, wanted))
+
+
+def test_lanes_that_begin_a_chunk_are_reset_with_those_drawn() -> None:
+    training = toy_training(LanesToReset(MODEL))
+    config, begins = budget(), np.array([False, True, False, True])
+    assert reset_lanes(training, config, begins)["lanes"].tolist() == begins.tolist()
+    often = budget(state_reset=0.9)
+    drawn = np.array(reset_lanes(training, often)["lanes"].tolist())
+    both = reset_lanes(training, often, begins)["lanes"].tolist()
+    assert both == (drawn | begins).tolist()
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_the_state_is_carried_across_the_joints_of_chunks_unless_it_is_reset(
+    tmp_path: Path, *, reset: bool
+) -> None:
+    class Watched(SHARNN):
+        found: ClassVar[list[list[bool]]] = []
+
+        def forward(self, tokens_BT: Tensor, state: State) -> Output:
+            self.found.append((~state["blocks.0.hidden"].any(1)).tolist())
+            return super().forward(tokens_BT, state)
+
+    training = toy_training(Watched(MODEL))
+    stream = StreamConfig(batch=4, segment=6, shuffle_chunk=24, shuffle_reset=reset)
+    training.stream = Stream(text(), stream)
+    config = budget(steps=17, shuffle_chunk=24, shuffle_reset=reset)
+    fit(training, config, PLAIN, callbacks(tmp_path, Shelf()))
+    wanted = [segment.begins_B for segment in Stream(text(), stream).one_epoch()]
+    fresh = [[False] * 4 if begins is None else begins.tolist() for begins in wanted[1:17]]
+    assert Watched.found[:17] == [[True] * 4, *fresh]
+    assert any(map(any, fresh)) == reset
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer"),
+    [
+        ({"shuffle_chunk": 25}, "must be a multiple of train.segment 6"),
+        ({"shuffle_chunk": 0}, "at least 1"),
+        ({"shuffle_reset": True}, "needs train.shuffle_chunk"),
+        ({"shuffle_chunk": 24, "shuffle_reset": True, "randomised": True}, "randomised=false"),
+    ],
+)
+def test_chunks_that_cannot_be_read_are_refused(settings: dict[str, Any], answer: str) -> None:
+    with pytest.raises(ValueError, match=answer):
+        budget(**settings)
 
 
 def test_losses_of_different_texts_are_not_compared(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparing.data.shuffle import ShuffledOrder, shuffle_chunks
 from sparing.data.tokens import Split
 from sparing.errors import UserError
 from sparing.units import IGNORE_INDEX, pluralize
@@ -43,6 +44,9 @@ class Segment(NamedTuple):
     """Position of the stream after this segment."""
     length: int
     """Targets in the longest lane that are not ignored."""
+    begins_B: npt.NDArray[np.bool_] | None = None
+    """Which lanes, those of other processes included, begin a chunk that is read with a fresh
+    state; None if none does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +71,10 @@ class StreamConfig:
     random_epoch_offset: bool = False
     """Start every epoch but the first at a random place and wrap around at the end of the text, so
     that lanes and segments are cut at other places each time."""
+    shuffle_chunk: int | None = None
+    """Tokens of the chunks that are read in another order in every epoch; None: the text's."""
+    shuffle_reset: bool = False
+    """Read every chunk with a fresh state."""
     pad_last: bool = False
     """Give the last segment of an epoch its full length, because another length would need another
     compilation. The extra tokens are inputs, but their targets are ignored."""
@@ -100,6 +108,8 @@ class Stream:
             )
         lanes = range(config.batch) if lanes is None else lanes
         edges = np.arange(config.batch + 1, dtype=np.int64) * self.tokens_per_epoch // config.batch
+        self._edges = edges
+        self._order: tuple[int, ShuffledOrder] | None = None
         self._begins_B = edges[:-1][list(lanes)]
         self._lengths = np.diff(edges)
         self._lengths_B = self._lengths[list(lanes)]
@@ -136,25 +146,23 @@ class Stream:
         drawn = self._draw_length(cursor)
         length = min(drawn, self._longest - cursor.position)
         end = cursor.position + length
-        window_BT = torch.from_numpy(
-            self._window(cursor, drawn if self.config.pad_last else length)
-        )
-        # Copied even for a single lane: ignoring a target must not change the inputs.
-        targets_BT = window_BT[:, 1:].clone(memory_format=torch.contiguous_format)
+        read = self._window if self.config.shuffle_chunk is None else self._shuffled
+        inputs_BT, targets_BT = read(cursor, drawn if self.config.pad_last else length)
         left_B1 = torch.from_numpy(self._lengths_B - cursor.position)[:, None]
         targets_BT[torch.arange(targets_BT.size(1)) >= left_B1] = IGNORE_INDEX
         after = Cursor(cursor.epoch, cursor.index + 1, end)
         return Segment(
-            inputs_BT=window_BT[:, :-1].contiguous(),
+            inputs_BT=inputs_BT,
             targets_BT=targets_BT,
             count=int(np.clip(self._lengths - cursor.position, 0, length).sum()),
             fresh=cursor.position == 0,
             cursor=Cursor(cursor.epoch + 1) if end == self._longest else after,
             length=length,
+            begins_B=self._beginning_lanes(cursor),
         )
 
-    def _window(self, cursor: Cursor, length: int) -> npt.NDArray[np.int64]:
-        """Return, for each lane, the tokens of a segment and the one before them.
+    def _window(self, cursor: Cursor, length: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a segment in the order of the text.
 
         A padded lane continues with the text of the next lane, the last one with the first's.
         """
@@ -166,7 +174,36 @@ class Stream:
             found = ids[begin : begin + length]
             window_BT[lane, 1 : 1 + found.size] = found
             window_BT[lane, 1 + found.size :] = np.resize(ids, length - found.size)
-        return window_BT
+        both_BT = torch.from_numpy(window_BT)
+        # Copied even for a single lane: ignoring a target must not change the inputs.
+        targets_BT = both_BT[:, 1:].clone(memory_format=torch.contiguous_format)
+        return both_BT[:, :-1].contiguous(), targets_BT
+
+    def _shuffled(self, cursor: Cursor, length: int) -> tuple[Tensor, Tensor]:
+        """The same in shuffled chunks; the first input of a chunk is the token before it."""
+        ids, size = np.asarray(self.split.ids), self.tokens_per_epoch
+        order_BT = self._begins_B[:, None] + (cursor.position + np.arange(length, dtype=np.int64))
+        text_BT = self._shuffled_order(cursor.epoch).to_text(order_BT % size)
+        text_BT = (text_BT + self._epoch_offset(cursor.epoch)) % size
+        inputs_BT = np.where(text_BT == 0, self.split.start, ids[text_BT - 1]).astype(np.int64)
+        return torch.from_numpy(inputs_BT), torch.from_numpy(ids[text_BT].astype(np.int64))
+
+    def _shuffled_order(self, epoch: int) -> ShuffledOrder:
+        """Return the order of an epoch, which follows from seed and epoch alone."""
+        config = self.config
+        if self._order is None or self._order[0] != epoch:
+            chunk = config.shuffle_chunk or self.tokens_per_epoch
+            drawn = shuffle_chunks(self._edges, chunk, config.segment, (config.seed, epoch))
+            self._order = epoch, drawn
+        return self._order[1]
+
+    def _beginning_lanes(self, cursor: Cursor) -> npt.NDArray[np.bool_] | None:
+        if self.config.shuffle_chunk is None or not self.config.shuffle_reset:
+            return None
+        begins = self._shuffled_order(cursor.epoch).begins
+        found = np.isin(self._edges[:-1] + cursor.position, begins, assume_unique=True)
+        # At the start of an epoch all states are fresh.
+        return found if cursor.position and found.any() else None
 
     def _epoch_offset(self, epoch: int) -> int:
         """Token at which this epoch starts."""

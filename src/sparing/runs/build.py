@@ -86,6 +86,8 @@ def stream_config(run: RunConfig, *, pad_last: bool = False) -> StreamConfig:
         longest=t.longest,
         seed=t.seed,
         random_epoch_offset=t.random_epoch_offset,
+        shuffle_chunk=t.shuffle_chunk,
+        shuffle_reset=t.shuffle_reset,
         pad_last=pad_last,
     )
 

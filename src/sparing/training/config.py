@@ -26,6 +26,12 @@ class TrainConfig:
     """Largest number of tokens of a randomised segment; None: `segment`."""
     random_epoch_offset: bool = False
     """Start every epoch but the first at a random offset, so that segments are cut differently."""
+    shuffle_chunk: int | None = None
+    """Read the text of every epoch in another order, in chunks of this many tokens (64k to 256k
+    are usual), a multiple of `segment`; None: in the order of the text."""
+    shuffle_reset: bool = False
+    """Reset the state of a lane where it begins a chunk of `shuffle_chunk`, instead of carrying it
+    on from the chunk before."""
     state_reset: float = 0.0
     """Probability that a lane's state is reset before a segment."""
     lr_by_length: bool = False
@@ -72,12 +78,25 @@ class TrainConfig:
             raise ValueError(
                 f"train.state_reset must be at least 0 and below 1, not {self.state_reset}"
             )
+        self._check_chunks()
         if self.seed >= 1 << 63:
             raise ValueError(f"train.seed must be below 2^63, not {self.seed}")
         if self.batch % self.micro_batches:
             raise ValueError(f"train.micro_batches {self.micro_batches} must divide {self.batch}")
         if self.steps is None and self.epochs is None and self.minutes is None:
             raise ValueError("one of train.steps, train.epochs and train.minutes must be set")
+
+    def _check_chunks(self) -> None:
+        chunk = self.shuffle_chunk
+        if chunk is not None and chunk % self.segment:
+            raise ValueError(
+                f"train.shuffle_chunk {chunk} must be a multiple of train.segment {self.segment}"
+            )
+        if self.shuffle_reset and (chunk is None or self.randomised):
+            raise ValueError(
+                "train.shuffle_reset needs train.shuffle_chunk, and train.randomised=false: chunks "
+                "must begin with a segment"
+            )
 
 
 LEAST = {
@@ -89,6 +108,7 @@ LEAST = {
     "bad_steps": 1,
     "evaluate_bytes": 1,
     "longest": 1,
+    "shuffle_chunk": 1,
     "evaluate_every": 0,
     "seed": 0,
     "halved": 0,

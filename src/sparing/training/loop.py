@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from sparing import units
 from sparing.data.stream import Segment, prefetch
@@ -92,16 +93,22 @@ def next_state(training: Training, segment: Segment, config: TrainConfig) -> Sta
     """The state to read `segment` with: carried, fresh at the start of an epoch, lanes reset."""
     if segment.fresh:
         training.state = training.fresh_state(segment.inputs_BT.size(0))
-    return reset_lanes(training, config) if config.state_reset else training.state
+    if config.state_reset or segment.begins_B is not None:
+        return reset_lanes(training, config, segment.begins_B)
+    return training.state
 
 
-def reset_lanes(training: Training, config: TrainConfig) -> State:
-    """The carried state with randomly chosen lanes reset, so the model also sees empty memories.
+def reset_lanes(
+    training: Training, config: TrainConfig, begins_B: npt.NDArray[np.bool_] | None = None
+) -> State:
+    """The carried state with lanes reset: those that begin a text, and others chosen at random.
 
     The choice depends on seed and step alone and covers the lanes of all processes.
     """
     random = np.random.default_rng((RESET_SEED, config.seed, training.counters.step))
     chosen = random.random(config.batch) < config.state_reset
+    if begins_B is not None:
+        chosen |= begins_B
     # Over the lanes of all processes: the entries of a state must not differ between them.
     if not chosen.any():
         return training.state
