@@ -80,6 +80,9 @@ class LanguageModel(nn.Module):
     fixed_micro_batches: bool = False
     """Whether each micro-batch holds out lanes of its own, so that their number must not change."""
 
+    shows_hidden: ClassVar[bool] = True
+    """Whether `forward` returns hidden vectors; if not, the head is inside, and it is logits."""
+
     static_shapes: bool = False
     """Whether segments of another length would have to be compiled for separately."""
 
@@ -90,6 +93,14 @@ class LanguageModel(nn.Module):
         hold keys and values, unless the config says otherwise; in training they hold hidden states.
         """
         raise NotImplementedError
+
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """Return a state for inference whose tensors never change their shapes: memories are rings.
+
+        `forward` reads segments of up to `chunk` tokens with it, writes the rings in place and
+        reads nothing from the device. Weights must not change while the state is carried.
+        """
+        return self.initial_state(batch, inference=True)
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """Read one segment of at least one token per lane."""
