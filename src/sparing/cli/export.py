@@ -1,9 +1,9 @@
 """`sparing export`: a trained model in the format of another program."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,24 +19,15 @@ from sparing.cli.options import (
     print_report,
 )
 from sparing.errors import UserError, unknown_name
+from sparing.export.onnx.graph import GraphOptions
+from sparing.export.trained import Trained
 from sparing.runs import config
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import RunFolder, load_model_and_step
 
-if TYPE_CHECKING:
-    from sparing.export.trained import Trained
-
 RECORDS = ("provenance", "data")
 """JSON files of a run that an export in its place needs."""
 DIFFERENCES = ("largest_difference", "extra_bits_per_token")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphOptions:
-    """How ONNX graphs are written."""
-
-    int8: bool
-    chunk: int
 
 
 def export(
@@ -61,7 +52,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="onnx: weights in 8 bits.")] = False,
     chunk: Annotated[
         int, typer.Option(min=2, help="onnx: tokens read at a time, besides one by one.")
-    ] = 64,
+    ] = GraphOptions().chunk,
     checkpoint: CheckpointName = None,
     as_json: Json = False,
 ) -> None:
@@ -104,13 +95,10 @@ def export_onnx(
     from sparing.export.onnx.write import require_onnx, write_onnx
 
     require_onnx()
-    trained = _load(folder, checkpoint)
-    return asdict(write_onnx(trained, out, int8=options.int8, chunk=options.chunk))
+    return asdict(write_onnx(_load(folder, checkpoint), out, options))
 
 
-def _load(folder: RunFolder, checkpoint: str) -> "Trained":
-    from sparing.export.trained import Trained
-
+def _load(folder: RunFolder, checkpoint: str) -> Trained:
     model, step = load_model_and_step(folder, device.pick("cpu", "float32"), checkpoint)
     there = [name for name in RECORDS if (folder.path / f"{name}.json").exists()]
     return Trained(

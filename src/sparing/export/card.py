@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparing.export.trained import Trained
+
 COLUMNS = {
     "bits per byte": "bits_per_byte",
     "bytes": "bytes",
@@ -14,20 +16,12 @@ COLUMNS = {
 }
 
 
-def model_card(
-    settings: Mapping[str, Any],
-    results: Mapping[str, Any],
-    *,
-    library: str,
-    use: str,
-    parameters: int,
-    step: int,
-    checkpoint: str,
-) -> str:
-    """Return the text of README.md; `settings` are those of the run, as they are stored.
+def model_card(trained: Trained, *, library: str, use: str, parameters: int) -> str:
+    """Return the text of README.md.
 
     `library` is what loads the folder, by the name that model hubs have for it; `use` says how.
     """
+    settings = trained.settings
     data, tokens = settings["data"], settings["model"]["vocab_size"]
     lines = [
         "---",
@@ -40,12 +34,12 @@ def model_card(
         "",
         f"A language model of the family `{settings['family']}` with {parameters:,} parameters.",
         f"Trained on {Path(data['corpus']).name} as {data['vocab']} ({tokens:,} different ones).",
-        f"These are the weights of checkpoint `{checkpoint}`, step {step:,}.",
+        f"These are the weights of checkpoint `{trained.checkpoint}`, step {trained.step:,}.",
         "",
         use,
         "## Figures",
         "",
-        *_figures(results),
+        *_figures(trained.results),
     ]
     return "\n".join(lines) + "\n"
 

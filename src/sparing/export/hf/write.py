@@ -17,15 +17,7 @@ def write_hf(trained: Trained, out: Path) -> Exported:
     collapsed = copy.deepcopy(trained.model)
     collapsed.collapse()
     parameters = sum(weight.numel() for weight in collapsed.parameters())
-    card = model_card(
-        trained.settings,
-        trained.results,
-        library="transformers",
-        use=USE,
-        parameters=parameters,
-        step=trained.step,
-        checkpoint=trained.checkpoint,
-    )
+    card = model_card(trained, library="transformers", use=USE, parameters=parameters)
     with new_folder(out) as scratch:
         write_folder(scratch, collapsed, trained.vocab, segment=segment)
         (scratch / "README.md").write_text(card, encoding="utf-8")

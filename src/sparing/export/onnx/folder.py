@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparing import __version__
 from sparing.errors import UserError
+from sparing.export.onnx.graph import GraphOptions
 from sparing.export.trained import Trained
 from sparing.files import write_json
 from sparing.models.onnx_runtime import (
@@ -19,7 +20,6 @@ from sparing.models.onnx_runtime import (
     WEIGHTS,
     Carried,
     Manifest,
-    Weights,
     file_sha256,
 )
 
@@ -35,15 +35,13 @@ def write_folder(
     graphs: Mapping[str, Any],
     trained: Trained,
     state: Mapping[str, Tensor],
-    *,
-    chunk: int,
-    weights: Weights,
+    options: GraphOptions,
 ) -> None:
     """Write everything but the model card. `graphs` are `onnx.ModelProto` by file name.
 
     `state` is that before the first token.
     """
-    carried = [_carried(name, tensor) for name, tensor in state.items()]
+    chunk, carried = options.chunk, [_carried(name, tensor) for name, tensor in state.items()]
     facts = _facts(trained, carried, chunk)
     with open(folder / WEIGHTS, "wb") as file:
         shared = SharedWeights(file)
@@ -61,7 +59,7 @@ def write_folder(
     needed = (*graphs, WEIGHTS, "vocab.json", "config.json")
     manifest: Manifest = {
         "format": FORMAT,
-        "weights": weights,
+        "weights": options.weights,
         "checkpoint": trained.checkpoint,
         "step": trained.step,
         "chunk": chunk,
@@ -90,11 +88,8 @@ class SharedWeights:
                 self._places[content] = start
             tensor.ClearField("raw_data")
             tensor.data_location = type(tensor).EXTERNAL
-            for key, value in {
-                "location": WEIGHTS,
-                "offset": start,
-                "length": len(content),
-            }.items():
+            place = {"location": WEIGHTS, "offset": start, "length": len(content)}
+            for key, value in place.items():
                 tensor.external_data.add(key=key, value=str(value))
 
     def _append(self, content: bytes) -> int:

@@ -4,16 +4,32 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
+from sparing.models.onnx_runtime import Weights
 
 OPSET = 24
 LANES = 3
 """Lanes of the example that is traced; neither 0 nor 1, which torch would treat as constants."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphOptions:
+    """How a model becomes graphs."""
+
+    chunk: int = 64
+    """Tokens that the second graph reads; the first one reads one."""
+    int8: bool = False
+
+    @property
+    def weights(self) -> Weights:
+        """Precision of the matrices."""
+        return "int8" if self.int8 else "float32"
 
 
 class FlatModel(nn.Module):

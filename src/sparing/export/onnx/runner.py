@@ -1,7 +1,4 @@
-"""Continues a text with the model in this folder: python run.py PROMPT [TOKENS [TEMPERATURE]]
-
-Needs onnxruntime and numpy, and sentencepiece where tokens are pieces of words.
-"""
+"""Continues a text with the model in this folder: python run.py PROMPT [TOKENS [TEMPERATURE]]"""
 
 import base64
 import json
@@ -48,7 +45,9 @@ def encode(text: bytes) -> list[int]:
 
         return list(Pieces(model_proto=base64.b64decode(VOCAB["model"])).encode(text.decode()))
     ids, unit = {token: id for id, token in enumerate(TOKENS)}, UNITS.get(VOCAB["kind"], b"(?s).")
-    return [ids.get(x, ids.get(x + b" ", ids.get(b"<unk> "))) for x in re.findall(unit, text)]
+    # A word has the space after it; of symbols that were never seen, only words have a token.
+    names = ((x, x + b" ", b"<unk> ") for x in re.findall(unit, text))
+    return [ids[next((x for x in each if x in ids), each[0])] for each in names]
 
 
 if __name__ == "__main__":

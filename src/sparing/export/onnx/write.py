@@ -9,15 +9,12 @@ from sparing.errors import UserError
 from sparing.export.card import model_card
 from sparing.export.onnx.card import USE
 from sparing.export.onnx.check import check_folder
-from sparing.export.onnx.folder import SOURCE, write_folder
-from sparing.export.onnx.graph import LANES, trace
+from sparing.export.onnx.folder import write_folder
+from sparing.export.onnx.graph import LANES, GraphOptions, trace
 from sparing.export.onnx.quantize import quantize
 from sparing.export.trained import Exported, Trained, new_folder
 from sparing.models.api import LanguageModel, State
-from sparing.models.onnx_runtime import CHUNK, STEP, Weights, require_onnx_runtime
-
-LENGTH = 64
-"""Tokens that the graph for many tokens reads, unless another number is asked for."""
+from sparing.models.onnx_runtime import CHUNK, STEP, require_onnx_runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +25,17 @@ class ExportedGraphs(Exported):
     """What a token that the model writes costs more under the graphs."""
 
 
-def write_onnx(
-    trained: Trained, out: Path, *, int8: bool = False, chunk: int = LENGTH
-) -> ExportedGraphs:
+def write_onnx(trained: Trained, out: Path, options: GraphOptions) -> ExportedGraphs:
     """Write a model to the new folder `out`, as graphs for ONNX Runtime."""
-    weights: Weights = "int8" if int8 else "float32"
-    model, state = deployed(trained.model, chunk)
+    model = copy.deepcopy(trained.model).requires_grad_(False).eval()
+    model.collapse()
     parameters = sum(weight.numel() for weight in model.parameters())
-    graphs = build_graphs(model, state, chunk, weights)
-    lines = len(SOURCE.read_text(encoding="utf-8").splitlines())
-    card = model_card(
-        trained.settings,
-        trained.results,
-        library="onnx",
-        use=USE.format(lines=lines, chunk=chunk, weights=weights),
-        parameters=parameters,
-        step=trained.step,
-        checkpoint=trained.checkpoint,
-    )
+    state = model.static_state(LANES, chunk=options.chunk)
+    graphs = build_graphs(model, state, options)
+    use = USE.format(chunk=options.chunk, weights=options.weights)
+    card = model_card(trained, library="onnx", use=use, parameters=parameters)
     with new_folder(out) as scratch:
-        write_folder(scratch, graphs, trained, state, chunk=chunk, weights=weights)
+        write_folder(scratch, graphs, trained, state, options)
         (scratch / "README.md").write_text(card, encoding="utf-8")
         found = check_folder(scratch, trained.model, trained.vocab.size)
         sizes = [path.stat().st_size for path in scratch.iterdir()]
@@ -56,28 +44,18 @@ def write_onnx(
     )
 
 
-def deployed(model: LanguageModel, chunk: int) -> tuple[LanguageModel, State]:
-    """A copy without what only training needs, and its state for segments of up to `chunk`."""
-    model = copy.deepcopy(model).requires_grad_(False).eval()
-    model.collapse()
-    return model, model.static_state(LANES, chunk=chunk)
-
-
-def build_graphs(
-    model: LanguageModel, state: State, chunk: int, weights: Weights
-) -> dict[str, Any]:
+def build_graphs(model: LanguageModel, state: State, options: GraphOptions) -> dict[str, Any]:
     """The graphs (`onnx.ModelProto`) by the names of their files."""
-    graphs = {name: trace(model, state, length) for name, length in ((STEP, 1), (CHUNK, chunk))}
-    if weights == "int8":
-        return {name: quantize(proto) for name, proto in graphs.items()}
-    return graphs
+    lengths = {STEP: 1, CHUNK: options.chunk}
+    graphs = {name: trace(model, state, length) for name, length in lengths.items()}
+    return {name: quantize(proto) if options.int8 else proto for name, proto in graphs.items()}
 
 
 def require_onnx() -> None:
     """Refuse, before any work, to export without the libraries that write and check graphs."""
     require_onnx_runtime()
     try:
-        import onnx
-        import onnxscript  # noqa: F401  # only whether they are there
+        import onnx  # noqa: F401  # only whether they are there
+        import onnxscript  # noqa: F401
     except ImportError:
         raise UserError("--format onnx needs ONNX: pip install 'sparing[onnx]'") from None
