@@ -17,15 +17,14 @@ from sparing.documents import Count, read_document
 from sparing.errors import UserError
 from sparing.inputs import open_regular
 from sparing.models.api import LanguageModel, Output, State
+from sparing.nn.ring import PREFIX
 from sparing.units import IGNORE_INDEX
 
 MANIFEST = "onnx.json"
 """The file that makes a folder an export."""
 STEP, CHUNK, WEIGHTS = "step.onnx", "chunk.onnx", "weights.bin"
-RING = "ring."
-"""Part of the names of memories that the graphs may write in place."""
 KEPT = "kept."
-"""In its place: a memory that is copied first."""
+"""In names, in place of the prefix of rings: a memory that is copied before it is written."""
 FORMAT = 1
 Weights = Literal["float32", "int8"]
 
@@ -111,7 +110,7 @@ class OnnxModel(LanguageModel):
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """See `LanguageModel`."""
         state = self.static_state(batch)
-        return {name.replace(RING, KEPT): tensor for name, tensor in state.items()}
+        return {name.replace(PREFIX, KEPT): tensor for name, tensor in state.items()}
 
     def static_state(self, batch: int, *, chunk: int = 1) -> State:
         """See `LanguageModel`."""
@@ -126,14 +125,14 @@ class OnnxModel(LanguageModel):
         """See `LanguageModel`. A segment is cut into chunks, and single tokens after the last."""
         logits = list[Tensor]()
         kept = [name for name in state if KEPT in name]
-        now = {name.replace(KEPT, RING): tensor for name, tensor in state.items()}
+        now = {name.replace(KEPT, PREFIX): tensor for name, tensor in state.items()}
         if kept:
             now |= {name: now[name].clone() for name in map(_as_ring, kept)}
         for graph, piece_BT in self._pieces(tokens_BT):
             logits_BTV, now = self._run(graph, piece_BT, now)
             logits.append(logits_BTV)
         if kept:
-            now = {name.replace(RING, KEPT): tensor for name, tensor in now.items()}
+            now = {name.replace(PREFIX, KEPT): tensor for name, tensor in now.items()}
         logits_BTV = logits[0] if len(logits) == 1 else torch.cat(logits, dim=1)
         return Output(logits_BTV, now, torch.zeros(()))
 
@@ -153,7 +152,7 @@ class OnnxModel(LanguageModel):
         tokens_BT = tokens_BT.contiguous()
         before = {name: tensor.contiguous() for name, tensor in before.items()}
         after = {
-            name: tensor if RING in name else torch.empty_like(tensor)
+            name: tensor if PREFIX in name else torch.empty_like(tensor)
             for name, tensor in before.items()
         }
         logits_BTV = torch.empty(*tokens_BT.shape, self._vocab_size)
@@ -228,7 +227,7 @@ def open_session(path: Path) -> Any:
 
 
 def _as_ring(name: str) -> str:
-    return name.replace(KEPT, RING)
+    return name.replace(KEPT, PREFIX)
 
 
 def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:

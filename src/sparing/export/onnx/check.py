@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, Output, State, select_lanes
-from sparing.models.onnx_runtime import RING, Manifest, OnnxModel, open_export, read_manifest
+from sparing.models.onnx_runtime import Manifest, OnnxModel, open_export, read_manifest
+from sparing.nn.ring import PREFIX
 
 TOLERANCE = 1e-4
 """Largest difference of float32 logits, as a share of the largest logit where that is above 1."""
@@ -132,5 +133,5 @@ def _refuse(found: Comparison, *, exact: bool) -> None:
 
 def _longest_memory(manifest: Manifest) -> int:
     """Positions after which every memory is full."""
-    rings = [each["shape"] for each in manifest["state"] if RING in each["name"]]
+    rings = [each["shape"] for each in manifest["state"] if PREFIX in each["name"]]
     return max((shape[-2] if len(shape) > 1 else shape[-1] for shape in rings), default=0)
