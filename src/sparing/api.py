@@ -9,7 +9,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
-from sparing import device as devices
 from sparing.data.corpora import SPLITS
 from sparing.data.text import encode_text
 from sparing.data.tokens import drop_newlines, split_from_text
@@ -19,7 +18,7 @@ from sparing.files import expand_home
 from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.evaluate import Case, Reading
-from sparing.runs.folder import prepare_for_run
+from sparing.runs.folder import pick_hardware, prepare_for_run
 from sparing.runs.init import open_init
 from sparing.runs.start import (
     INIT_AND_RESUME,
@@ -46,7 +45,7 @@ def load(
     """
     with _errors_without_options():
         folder = run_or_bundled(None if run is None else expand_home(Path(run)))
-        return open_lm(folder, devices.pick(device, "float32"), checkpoint)
+        return open_lm(folder, pick_hardware(folder, device), checkpoint)
 
 
 def train(  # noqa: PLR0913  all but one are keyword-only

@@ -71,7 +71,8 @@ class LM:
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
-        return f"LM({self.config.recipe!r}, {count:,} parameters, {self.model.device})"
+        size = f"{count:,} parameters" if count else "ONNX graphs"
+        return f"LM({self.config.recipe!r}, {size}, {self.model.device})"
 
     @overload
     def generate(
@@ -176,13 +177,14 @@ class LM:
     def logits(self, text: str | bytes, *, after: TextState | None = None) -> Tensor:
         """Return the logits (T, V) of the token that follows each token of the text."""
         with eval_step(self.model, self.hardware):
-            return self.model.head.logits(self.hidden(text, after=after)).float()
+            return self.model.head.logits(self._last_layer(text, after)).float()
 
     def hidden(self, text: str | bytes, *, after: TextState | None = None) -> Tensor:
         """Return the last layer's vectors (T, D) at each token of the text."""
+        if not self.model.shows_hidden:
+            raise UserError("an ONNX export cannot show hidden vectors; load the run itself")
         with eval_step(self.model, self.hardware):
-            outputs = [out.hidden_BTD[0] for _, _, out in self._read(text, after)]
-        return torch.cat(outputs)
+            return self._last_layer(text, after)
 
     def attention(
         self, text: str | bytes, *, after: TextState | None = None
@@ -215,6 +217,9 @@ class LM:
             own["seed"] = options.get("seed", SamplingConfig().seed) + number
             found.append(self.generate(prompt, **own))
         return found
+
+    def _last_layer(self, text: str | bytes, after: TextState | None) -> Tensor:
+        return torch.cat([out.hidden_BTD[0] for _, _, out in self._read(text, after)])
 
     def _read(
         self, text: str | bytes, after: TextState | None, chunk: int = CHUNK

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sparing import device
 from sparing.cli.complete import complete_runs
 from sparing.cli.options import (
     RUN,
@@ -30,7 +29,7 @@ from sparing.launch import current_launch
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
-from sparing.runs.folder import RunFolder, prepare_for_run
+from sparing.runs.folder import RunFolder, pick_hardware, prepare_for_run
 from sparing.terminal import print_json, print_line
 from sparing.training.distributed.init import init_world
 from sparing.training.distributed.world import WorldConfig
@@ -56,6 +55,8 @@ OPTION_SETTINGS = {
     "--memory": ".memory",
 }
 """Options that are short for the settings whose names end this way."""
+NOT_OF_EXPORT = ("--memory", "--segment", "--cache", "--dynamic")
+"""Options that change what is fixed in an exported model."""
 SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
 """Options that do not work with several processes."""
 
@@ -116,6 +117,7 @@ def evaluate(
     settings = settings or []
     _check_options(given_options(call), settings)
     folder = _open_run(path, protocol if "--protocol" in given_options(call) else None)
+    _check_export(folder, given_options(call))
     case = Case(
         folder=folder,
         run=_apply_settings(folder.config(), settings, batch, segment),
@@ -152,6 +154,15 @@ def _check_options(options: Set[str], settings: Sequence[str]) -> None:
                 raise UserError(f"{option} and --set {name} are the same; leave one of them out")
 
 
+def _check_export(folder: RunFolder, options: Set[str]) -> None:
+    fixed = [option for option in NOT_OF_EXPORT if option in options]
+    if folder.is_export() and fixed:
+        raise UserError(
+            f"{folder.path} is an ONNX export, for which {fixed[0]} is not possible; name the run "
+            "that it was made from"
+        )
+
+
 def _apply_settings(
     stored: RunConfig, settings: Sequence[str], batch: int | None, segment: int | None
 ) -> RunConfig:
@@ -175,8 +186,8 @@ def _open_run(path: Path | None, protocol: str | None) -> RunFolder:
 
 
 def _hardware(folder: RunFolder, target: str, precision: Precision) -> Hardware:
-    trained_in = folder.config().train.precision
-    return device.pick(target, trained_in if precision == "auto" else precision)
+    usual = "float32" if folder.is_export() else folder.config().train.precision
+    return pick_hardware(folder, target, usual if precision == "auto" else precision)
 
 
 def _cache(window: int | None, theta: float, share: float) -> CacheConfig | None:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sparing import device
 from sparing.cli.complete import complete_runs
 from sparing.cli.interactive import converse, print_completion
 from sparing.cli.options import RUN, CheckpointName, Device, Json
@@ -17,6 +16,7 @@ from sparing.generate.text import Completion, complete
 from sparing.inputs import read_input
 from sparing.lm import LM, GenerationOptions, generation_config, open_lm
 from sparing.runs.bundled import OPENING, run_or_bundled
+from sparing.runs.folder import pick_hardware
 from sparing.terminal import print_json, print_line, print_text, styled
 from sparing.units import pluralize
 
@@ -67,7 +67,8 @@ def generate(
     )
     # Refuses values that make no sense before the model is loaded.
     generation_config(**options)
-    lm = open_lm(run_or_bundled(path), device.pick(target, "float32"), checkpoint)
+    folder = run_or_bundled(path)
+    lm = open_lm(folder, pick_hardware(folder, target), checkpoint)
     if interactive:
         converse(lm, options, first=prompts[0] if prompts else None)
         return

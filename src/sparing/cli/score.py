@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from sparing import device
 from sparing.cli.complete import complete_runs
 from sparing.cli.options import RUN, CheckpointName, Device, Json
 from sparing.data.text import encode_text
@@ -13,7 +12,7 @@ from sparing.errors import UserError
 from sparing.evaluation.score import TextScore, rank_texts, score_texts
 from sparing.inputs import read_input
 from sparing.runs.bundled import run_or_bundled
-from sparing.runs.folder import is_run, load_model
+from sparing.runs.folder import is_run, load_model, pick_hardware
 from sparing.terminal import print_json, print_line, print_text
 
 
@@ -55,7 +54,8 @@ def score(
         raise UserError("--text cannot be combined with FILE; leave it out")
     file = file or Path("-")
     # Opened first, so that a misspelled run does not wait for standard input.
-    folder, hardware = run_or_bundled(path), device.pick(target, "float32")
+    folder = run_or_bundled(path)
+    hardware = pick_hardware(folder, target)
     sentences = _encode(text) if text else _read(file, whole=whole)
     model = load_model(folder, hardware, checkpoint)
     scores = score_texts(model, folder.vocab(), sentences, hardware)

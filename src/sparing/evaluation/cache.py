@@ -89,6 +89,8 @@ def evaluate_with_cache(
     model: LanguageModel, split: Split, hardware: Hardware, cache: CacheConfig, **options: Any
 ) -> Evaluation:
     """Call `evaluate_streams` with a cache added to the model; `options` are passed on to it."""
+    if not model.shows_hidden:
+        raise UserError("a cache compares hidden vectors, which an ONNX export does not show")
     loss_fn = Cache(model.head, cache).nats
     found = evaluate_streams(model, split, hardware, loss_fn=loss_fn, **options)
     how = f"cache {cache.window}, theta {cache.theta:g}, lambda {cache.share:g}"

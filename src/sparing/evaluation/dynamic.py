@@ -123,6 +123,8 @@ def evaluate_dynamic(  # noqa: PLR0913  all but four are keyword-only
     """
     if len(split.ids) == 0:
         raise UserError("there is nothing to evaluate: the split is empty")
+    if next(model.parameters(), None) is None:
+        raise UserError("dynamic evaluation changes weights, and those of an ONNX export are fixed")
     if hardware.precision == "float16":
         # Small gradients would underflow.
         hardware = Hardware(hardware.device, "float32")

@@ -80,6 +80,9 @@ class LanguageModel(nn.Module):
     fixed_micro_batches: bool = False
     """Whether each micro-batch holds out lanes of its own, so that their number must not change."""
 
+    shows_hidden: ClassVar[bool] = True
+    """Whether `forward` returns hidden vectors; if not, the head is inside, and it is logits."""
+
     static_shapes: bool = False
     """Whether segments of another length would have to be compiled for separately."""
 

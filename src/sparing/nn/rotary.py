@@ -6,6 +6,8 @@ rotated when they were stored.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,20 +36,46 @@ class Rotary(nn.Module):
             raise ValueError(f"head_dim {head_dim} must be even: channels are rotated in pairs")
         self.pairs, self.slowest = head_dim // 2, slowest
         self.rotary_fraction = max(round(rotary_fraction * self.pairs), int(rotary_fraction > 0))
+        self.turns = self._turns()
         angle_PF = self._angles()
         self.register_buffer("cosine_PF", angle_PF.cos().float(), persistent=False)
         self.register_buffer("sine_PF", angle_PF.sin().float(), persistent=False)
 
     def _angles(self) -> Tensor:
-        share_F = torch.arange(self.pairs, dtype=torch.float64) / max(1, self.rotary_fraction - 1)
-        turns_F = (self.slowest**share_F * PERIOD / (2 * math.pi)).round().clamp(min=1)
-        turns_F[self.rotary_fraction :] = 0
         position_P = torch.arange(PERIOD, dtype=torch.float64)
         # Reduced modulo one turn in integers, so that late positions are as exact as early ones.
-        phase_PF: Tensor = (position_P[:, None] * turns_F) % PERIOD
+        phase_PF: Tensor = (position_P[:, None] * torch.tensor(self.turns)) % PERIOD
         return 2 * math.pi / PERIOD * phase_PF
+
+    def _turns(self) -> list[int]:
+        """The turns that each pair makes in one period."""
+        rotated = self.rotary_fraction
+        ratios = (self.slowest ** (pair / max(1, rotated - 1)) for pair in range(rotated))
+        turns = [max(1, round(ratio * PERIOD / (2 * math.pi))) for ratio in ratios]
+        return turns + [0] * (self.pairs - rotated)
 
     @property
     def table(self) -> RotaryTable:
         """Cosine and sine of every angle."""
+        if torch.onnx.is_in_onnx_export():
+            rows = (ComputedRows(self.turns, function) for function in (torch.cos, torch.sin))
+            return RotaryTable(*(cast("Tensor", each) for each in rows))
         return RotaryTable(self.cosine_PF, self.sine_PF)
+
+
+class ComputedRows:
+    """A table in an exported graph, where one of 16 MB would outweigh a small model.
+
+    A row is computed when it is asked for.
+    """
+
+    def __init__(self, turns: Sequence[int], function: Callable[[Tensor], Tensor]) -> None:
+        self.turns, self.function = turns, function
+
+    def size(self, axis: int) -> int:
+        """Rows, or columns."""
+        return (PERIOD, len(self.turns))[axis]
+
+    def __getitem__(self, position_BT: Tensor) -> Tensor:
+        phase_BTF = position_BT[..., None] * torch.tensor(self.turns) % PERIOD
+        return self.function(phase_BTF.float() * (2 * math.pi / PERIOD))

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparing import files
+from sparing import device, files
 from sparing.config import differences
 from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.data.vocab import Vocab, vocab_from_json
-from sparing.device import Hardware
+from sparing.device import Hardware, Precision
 from sparing.documents import MisfitError, damage_named, read_document
 from sparing.errors import UserError
+from sparing.models import onnx_runtime
 from sparing.models.api import LanguageModel
 from sparing.runs import config as run_config
 from sparing.runs.build import build_model
@@ -95,14 +96,27 @@ class RunFolder:
         """Whether the run started from the weights and the vocabulary of another one."""
         return "init" in read_provenance(self.path)
 
+    def is_export(self) -> bool:
+        """Whether the model is there as ONNX graphs: an export that is used in place of its run."""
+        return onnx_runtime.is_export(self.path)
+
+    def require_checkpoints(self) -> None:
+        """Refuse an export, which has no weights to train or to export again."""
+        if self.is_export():
+            raise UserError(f"{self.path} is an ONNX export; name the run that it was made from")
+
     def checkpoint(self, name: str | None = None) -> str:
         """Name of the checkpoint to use: the one named, else the best, else the last."""
         if name is not None:
             return name
+        if self.is_export():
+            return onnx_runtime.read_manifest(self.path)["checkpoint"]
         return "best" if checkpoint.exists(self.checkpoints, "best") else "last"
 
     def step(self, name: str) -> int:
         """The step at which a checkpoint was written."""
+        if self.is_export():
+            return onnx_runtime.read_manifest(self.path)["step"]
         path = swap.locate(self.checkpoints, name) or self.checkpoints / name
         return read_document(path / checkpoint.CURSOR, checkpoint.Position)["step"]
 
@@ -231,9 +245,36 @@ def load_model_and_step(
 ) -> tuple[LanguageModel, int]:
     """The model and the step of its weights, which a run in training may replace at any time."""
     stored = folder.config()
+    if folder.is_export():
+        return _open_export(folder, name, run or stored)
     loaded = checkpoint.load(
         folder.checkpoints, folder.checkpoint(name), stored.identity(), complete_identity
     )
     model = build_model(run or stored)
     load_model_tensors(model, loaded.tensors["model"])
     return model.to(hardware.device).eval(), int(loaded.cursor["step"])
+
+
+def _open_export(folder: RunFolder, name: str | None, run: RunConfig) -> tuple[LanguageModel, int]:
+    manifest, stored = onnx_runtime.read_manifest(folder.path), folder.config()
+    fixed = f"{folder.path} is an ONNX export"
+    if name not in (None, manifest["checkpoint"]):
+        raise UserError(f"{fixed} of checkpoint {manifest['checkpoint']}; it has no other")
+    if run.model != stored.model or run.evaluate.segment != manifest["chunk"]:
+        raise UserError(
+            f"{fixed}, whose settings and segments of {manifest['chunk']} tokens are fixed; "
+            "name the run that it was made from"
+        )
+    return onnx_runtime.open_export(folder.path).eval(), manifest["step"]
+
+
+def pick_hardware(folder: RunFolder, target: str, precision: Precision = "float32") -> Hardware:
+    """Choose the device for a run's model; that of an export is the CPU, in float32."""
+    if not folder.is_export():
+        return device.pick(target, precision)
+    if target not in ("auto", "cpu") or precision != "float32":
+        raise UserError(
+            f"{folder.path} is an ONNX export, which runs in float32 on the CPU; "
+            "leave --device and --precision out"
+        )
+    return device.pick("cpu", "float32")

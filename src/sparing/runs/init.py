@@ -57,6 +57,7 @@ def open_init(name: str, checkpoint_name: str | None = None) -> Init:
         raise UserError(f"--init is empty; name a run, or {BUNDLED!r} for the package's model")
     path = None if name == BUNDLED else expand_home(name)
     folder = run_or_bundled(path)
+    folder.require_checkpoints()
     config, chosen = folder.config(), folder.checkpoint(checkpoint_name)
     before = _file_sha256(folder, chosen)
     found = checkpoint.load(folder.checkpoints, chosen, config.identity(), complete_identity)

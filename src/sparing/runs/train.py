@@ -80,6 +80,8 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         refuse_used_folder(path)
     elif not is_run(path):
         raise UserError(f"there is no run in {path} to resume; start one without --resume")
+    else:
+        open_run(path).require_checkpoints()
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
     with (

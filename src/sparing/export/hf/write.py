@@ -1,41 +1,14 @@
 """From a trained model to an exported folder that has been loaded again and compared."""
 
 import copy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from sparing.data.vocab import Vocab
 from sparing.errors import UserError
-from sparing.export.hf.card import model_card
+from sparing.export.card import model_card
+from sparing.export.hf.card import USE
 from sparing.export.hf.check import check_folder
 from sparing.export.hf.folder import write_folder
-from sparing.files import atomic_folder
-from sparing.models.api import LanguageModel
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
-    """A trained model and what is known about it."""
-
-    model: LanguageModel
-    vocab: Vocab
-    settings: dict[str, Any]
-    """Those of its run, as they are stored."""
-    results: dict[str, Any]
-    checkpoint: str
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What was written."""
-
-    files: int
-    size_bytes: int
-    parameters: int
-    largest_difference: float
-    """Of the logits, between the folder loaded without this package and the model itself."""
+from sparing.export.trained import Exported, Trained, new_folder
 
 
 def write_hf(trained: Trained, out: Path) -> Exported:
@@ -44,14 +17,8 @@ def write_hf(trained: Trained, out: Path) -> Exported:
     collapsed = copy.deepcopy(trained.model)
     collapsed.collapse()
     parameters = sum(weight.numel() for weight in collapsed.parameters())
-    card = model_card(
-        trained.settings,
-        trained.results,
-        parameters=parameters,
-        step=trained.step,
-        checkpoint=trained.checkpoint,
-    )
-    with atomic_folder(out) as scratch:
+    card = model_card(trained, library="transformers", use=USE, parameters=parameters)
+    with new_folder(out) as scratch:
         write_folder(scratch, collapsed, trained.vocab, segment=segment)
         (scratch / "README.md").write_text(card, encoding="utf-8")
         difference = check_folder(scratch, trained.model, trained.vocab, segment=segment)

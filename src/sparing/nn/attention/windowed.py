@@ -175,7 +175,7 @@ class WindowedAttentionBlock(BufferedBlock):
 
     def spans(self) -> Tensor:
         """Return the span of every head in positions (H,), with gradient."""
-        within_H = self.log_span.clamp(0, math.log1p(self.limit))
+        within_H = self.log_span.clamp(0.0, math.log1p(self.limit))
         return torch.expm1(self.log_span + (within_H - self.log_span).detach())
 
     def set_spans(self, logarithms: Sequence[float]) -> None:

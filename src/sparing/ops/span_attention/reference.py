@@ -96,7 +96,7 @@ def log_mask(span: Tensor, distance: Tensor, ramp: Ramp) -> Tensor:
     weight of that position is far below rounding.
     """
     raw = _unclamped_mask(span, distance, ramp)
-    mask = raw.clamp(FLOOR, 1)
+    mask = raw.clamp(FLOOR, 1.0)
     logarithm = mask.log().masked_fill(raw < 0, -torch.inf)
     if not span.requires_grad:
         return logarithm
