@@ -98,14 +98,15 @@ def _serve(
     drain_s: float,
 ) -> int:
     from sparing.serve.app import create_app
-    from sparing.serve.server import serve as run
+    from sparing.serve.server import new_server
     from sparing.serve.service import Service
 
     with Service(models, limits) as service:
-        app = create_app(service, token)
+        server = new_server(create_app(service, token), limits, drain_s)
         listening.listen(2048)
         print_message(f"serving {', '.join(models)} at {_address(listening)}")
-        return run(app, listening, limits, drain_s)
+        server.run(sockets=[listening])
+        return server.stopped_by
 
 
 def _token(given: str | None) -> str | None:

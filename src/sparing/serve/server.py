@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -94,8 +93,8 @@ class Server(uvicorn.Server):
         self.should_exit, self.stopped_by = True, sig
 
 
-def serve(app: FastAPI, listening: socket.socket, limits: Limits, drain_s: float) -> int:
-    """Answer requests until a signal comes; return its number."""
+def new_server(app: FastAPI, limits: Limits, drain_s: float) -> Server:
+    """A server that has not begun; `run` needs a socket."""
     config = uvicorn.Config(
         app,
         http=Protocol,
@@ -107,6 +106,4 @@ def serve(app: FastAPI, listening: socket.socket, limits: Limits, drain_s: float
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=max(1, round(drain_s)),
     )
-    server = Server(config)
-    server.run(sockets=[listening])
-    return server.stopped_by
+    return Server(config)
