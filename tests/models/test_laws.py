@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from tests.models.tiny import CONFIGS, ROUGH_STARTS, VOCAB, tiny
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparing.models import FAMILIES
-from sparing.models.api import IGNORE_INDEX, LanguageModel, State, select_lanes
+from sparing.models.api import IGNORE_INDEX, LanguageModel, State, concat_lanes, select_lanes
 from sparing.models.cost import cost
 
 every_family = pytest.mark.parametrize("name", CONFIGS)
@@ -188,6 +188,117 @@ def test_a_state_for_inference_changes_no_answer(name: str) -> None:
     found, state = run(model, text(1, 80), 16, inference=True)
     torch.testing.assert_close(found, expected)
     assert sum(x.numel() for x in state.values()) == model.state_numbers(inference=True)
+
+
+SEGMENTS = {1: [1] * 90, 7: [7, 3, 5, 1, 1, 7, 6] + [7] * 9}
+"""Lengths of segments that fill every ring, by the longest among them."""
+
+
+@every_family
+@pytest.mark.parametrize("chunk", SEGMENTS)
+@torch.no_grad()
+def test_a_static_state_changes_no_answer_and_no_shape(name: str, chunk: int) -> None:
+    model, sizes = tiny(name), SEGMENTS[chunk]
+    tokens_BT = text(2, sum(sizes))
+    expected, _ = run(model, tokens_BT, sizes, inference=True)
+    state = first = model.static_state(2, chunk=chunk)
+    shapes, pieces = shapes_of(first), []
+    for piece_BT in tokens_BT.split(sizes, dim=1):
+        out = model(piece_BT, state)
+        state, pieces = out.state, [*pieces, out.hidden_BTD]
+        assert shapes_of(state) == shapes
+    torch.testing.assert_close(torch.cat(pieces, dim=1), expected)
+    # Rings are written in place, or every token would copy them all.
+    rings = [key for key in first if "ring." in key]
+    assert all(state[key].data_ptr() == first[key].data_ptr() for key in rings)
+
+
+def shapes_of(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {key: (tensor.shape, tensor.dtype) for key, tensor in state.items()}
+
+
+@every_family
+@torch.no_grad()
+def test_static_lanes_of_different_age_live_in_one_batch(name: str) -> None:
+    model, tokens_BT = tiny(name), text(2, 92)
+    old_BT, young_BT = tokens_BT[:1, :84], tokens_BT[1:, :5]
+    states = [read_static(model, each_BT)[1] for each_BT in (old_BT, young_BT)]
+    together, _ = read_static(model, tokens_BT[:, 84:], concat_lanes(states), 1)
+    for lane, each_BT in enumerate((old_BT, young_BT)):
+        whole_BT = torch.cat([each_BT, tokens_BT[lane : lane + 1, 84:]], dim=1)
+        sizes = [piece_BT.size(1) for piece_BT in each_BT.split(7, dim=1)] + [1] * 8
+        alone, _ = run(model, whole_BT, sizes, inference=True)
+        torch.testing.assert_close(together[lane : lane + 1], alone[:, -8:])
+
+
+@every_family
+@torch.no_grad()
+def test_a_static_lane_can_be_restarted(name: str) -> None:
+    model, (early_BT, late_BT) = tiny(name), text(2, 92).split([84, 8], dim=1)
+    whole_BT = torch.cat([early_BT, late_BT], dim=1)[:1]
+    going_on, _ = run(model, whole_BT, [7] * 12 + [1] * 8, inference=True)
+    reset = model.reset_lanes(read_static(model, early_BT)[1], torch.tensor([False, True]))
+    found, _ = read_static(model, late_BT, reset, 1)
+    torch.testing.assert_close(found[1], run(model, late_BT, 1, inference=True)[0][1])
+    torch.testing.assert_close(found[0], going_on[0, -8:])
+
+
+def read_static(
+    model: LanguageModel, tokens_BT: Tensor, state: State | None = None, size: int = 7
+) -> tuple[Tensor, State]:
+    """Read on from a static state, or from the beginning; return the vectors and the next state."""
+    state = model.static_state(tokens_BT.size(0), chunk=7) if state is None else state
+    pieces = []
+    for piece_BT in tokens_BT.split(size, dim=1):
+        out = model(piece_BT, state)
+        state, pieces = out.state, [*pieces, out.hidden_BTD]
+    return torch.cat(pieces, dim=1), state
+
+
+@every_family
+def test_a_static_step_reads_nothing_from_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(name)
+    model.collapse()
+    state = model.static_state(2, chunk=3)
+    for reading in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__"):
+        monkeypatch.setattr(Tensor, reading, forbidden)
+    for tokens_BT in (text(2, 3), text(2, 1)):
+        state = model(tokens_BT, state).state
+
+
+class Step(nn.Module):
+    """What is exported: a token and a state in, logits and the next state out."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_B1: Tensor, state: State) -> tuple[Tensor, State]:
+        out = self.model(tokens_B1, state)
+        return self.model.head.logits(out.hidden_BTD[:, -1]), out.state
+
+
+EXPORTED = [
+    "sha_rnn", "sha_rnn as drawn", "awd_lstm qrnn", "mlstm", "adaptive_span",
+    "adaptive_span expire", "all-attention masked", "stack with mtp", "stack of Transformer-XL",
+    "stack of SHA-RNN", "stack of scans", "transformer_xl test time", "supernet of PAR",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@torch.no_grad()
+def test_a_static_step_can_be_exported(name: str) -> None:
+    model = tiny(name).float()
+    model.collapse()
+    step, state, twin = Step(model).eval(), model.static_state(2), model.static_state(2)
+    exported = torch.export.export(step, (text(2, 1), state), strict=False).module()
+    for token_B1 in text(2, 3).split(1, dim=1):
+        logits_BV, state = exported(token_B1, state)
+        expected_BV, twin = step(token_B1, twin)
+        torch.testing.assert_close(logits_BV, expected_BV)
 
 
 @every_family

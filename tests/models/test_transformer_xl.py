@@ -13,7 +13,7 @@ from torch import Tensor
 from sparing.models.api import State
 from sparing.models.cost import cost
 from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
-from sparing.nn.attention.relative import sinusoids
+from sparing.nn.attention.position_table import sinusoids
 from sparing.runs.recipes import RECIPES
 from sparing.training import journal
 from sparing.training.loop import fit

@@ -21,6 +21,7 @@ from sparing.nn.block import TypedModuleList
 from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead, draw_uniform
+from sparing.nn.ring import is_static
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import forget_lanes, join_states, split_state, zero_lanes
 from sparing.ops.span_attention import Ramp
@@ -149,6 +150,12 @@ class AdaptiveSpanTransformer(LanguageModel):
                 state[f"blocks.{layer}.{name}"] = like.new_zeros(shape, dtype=dtype)
         return state
 
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """See `LanguageModel`."""
+        self.refresh()
+        like, pairs = self.position.detach(), zip(self.blocks, self._known, strict=True)
+        return join_states([each.static_state(batch, like, known, chunk) for each, known in pairs])
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Zeros take attention, so without `start=zeros` they are hidden."""
         zeros = zero_lanes(state, lanes_B)
@@ -160,7 +167,8 @@ class AdaptiveSpanTransformer(LanguageModel):
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`. Memory is detached: gradients stay inside the segment."""
         hidden_BTD = self.dropout(self.scale * self.embedding(tokens_BT))
-        self.refresh()
+        if not is_static(state):
+            self.refresh()
         position_KL, carried, means = self._positions_in_reach(), list[State](), list[Tensor]()
         before = split_state(state, self.config.depth)
         for block, own, spans in zip(self.blocks, before, self._known, strict=True):

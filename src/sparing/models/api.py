@@ -91,6 +91,14 @@ class LanguageModel(nn.Module):
         """
         raise NotImplementedError
 
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """Return a state for inference whose tensors never change their shapes: memories are rings.
+
+        `forward` reads segments of up to `chunk` tokens with it, writes the rings in place and
+        reads nothing from the device. Weights must not change while the state is carried.
+        """
+        return self.initial_state(batch, inference=True)
+
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """Read one segment of at least one token per lane."""
         raise NotImplementedError

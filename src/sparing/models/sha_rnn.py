@@ -23,6 +23,7 @@ from sparing.nn.head import SoftmaxHead
 from sparing.nn.kv_buffer import append, newest
 from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CORES, CoreKind
+from sparing.nn.ring import RING, empty_ring, is_static, ring_length, write_and_mask
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import forget_lanes, join_states, split_state, zero_lanes
 
@@ -110,27 +111,39 @@ class SHARNNAttention(nn.Module):
         skip_BTD = normed_BTD if self.skip == "normed" else hidden_BTD
         if self.memory == 0:
             return skip_BTD, memory_BMD
-        source_BTD, keys_BSD, stored_BSD = self._inputs(hidden_BTD, normed_BTD, memory_BMD)
+        stored_BSD = append(memory_BMD, self._entries(hidden_BTD))
+        source_BTD, keys_BSD = self._inputs(hidden_BTD, normed_BTD, stored_BSD)
         mixed_BTD = self.attention(source_BTD, keys_BSD, stored_BSD, seen_B)
         return skip_BTD + self.dropout(mixed_BTD), stored_BSD
+
+    def read_ring(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """As `forward`, with a memory of fixed size."""
+        normed_BTD, earlier = self.norm_query(hidden_BTD), self.memory - hidden_BTD.size(1)
+        ring, unseen_BTR = write_and_mask(state, self._entries(hidden_BTD), max(0, earlier))
+        source_BTD, keys_BRD = self._inputs(hidden_BTD, normed_BTD, ring[RING])
+        mixed_BTD = self.attention(source_BTD, keys_BRD, ring[RING], hidden_BTS=unseen_BTR)
+        return (normed_BTD if self.skip == "normed" else hidden_BTD) + mixed_BTD, ring
 
     def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
         """Return the attention weights (B, T, S) of this segment."""
         memory_BMD = newest(state["memory"], self.memory - hidden_BTD.size(1))
-        normed_BTD = self.norm_query(hidden_BTD)
-        source_BTD, keys_BSD, _ = self._inputs(hidden_BTD, normed_BTD, memory_BMD)
-        return self.attention.focus(source_BTD, keys_BSD)
+        stored_BSD = append(memory_BMD, self._entries(hidden_BTD))
+        return self.attention.focus(
+            *self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
+        )
 
-    def _inputs(
-        self, hidden_BTD: Tensor, normed_BTD: Tensor, memory_BMD: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what queries and keys are made from, and `memory` with the segment's entries."""
+    def _entries(self, hidden_BTD: Tensor) -> Tensor:
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
         # Used in matrix products only, so storing entries in their precision changes nothing.
-        stored_BSD = append(memory_BMD, fresh_BTD.to(compute_dtype(fresh_BTD)))
+        return fresh_BTD.to(compute_dtype(fresh_BTD))
+
+    def _inputs(
+        self, hidden_BTD: Tensor, normed_BTD: Tensor, stored_BSD: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return what queries and keys are made from."""
         if self.wiring == "code":
-            return normed_BTD, stored_BSD, stored_BSD
-        return hidden_BTD, self.norm_memory(stored_BSD).to(stored_BSD.dtype), stored_BSD
+            return normed_BTD, stored_BSD
+        return hidden_BTD, self.norm_memory(stored_BSD).to(stored_BSD.dtype)
 
 
 class SHARNNBoom(nn.Module):
@@ -172,6 +185,16 @@ class SHARNNBlock(nn.Module):
         state = {name: like.new_zeros(batch, dim) for name in self.core.state_names}
         return state | (empty_memory({"memory": dim}, batch, like) if self.attend else {})
 
+    def static_state(self, batch: int, like: Tensor, chunk: int) -> State:
+        """Return zero vectors and an empty ring."""
+        state = self.initial_state(batch, like)
+        if self.attend is None or self.attend.memory == 0:
+            return state
+        vectors = {name: state[name] for name in self.core.state_names}
+        return vectors | empty_ring(
+            like.size(-1), ring_length(self.attend.memory, chunk), batch, like
+        )
+
     def recur(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Run the recurrent half."""
         before = tuple(state[name] for name in self.core.state_names)
@@ -183,7 +206,10 @@ class SHARNNBlock(nn.Module):
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """`state` holds this block's tensors only."""
         hidden_BTD, carried = self.recur(hidden_BTD, state)
-        if self.attend is not None:
+        if self.attend is not None and is_static(state):
+            hidden_BTD, ring = self.attend.read_ring(hidden_BTD, state)
+            carried |= ring
+        elif self.attend is not None:
             # Outside the compiled part, because the length of memory changes.
             size, segment = self.attend.memory, hidden_BTD.size(1)
             memory_BMD = newest(state["memory"], size - segment)
@@ -228,6 +254,11 @@ class SHARNN(LanguageModel):
         """Return zero hidden vectors and empty memories, which hold keys and values as stored."""
         like = self.head.weight.detach()
         return join_states([block.initial_state(batch, like) for block in self.blocks])
+
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """See `LanguageModel`."""
+        like = self.head.weight.detach()
+        return join_states([block.static_state(batch, like, chunk) for block in self.blocks])
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`."""

@@ -27,12 +27,14 @@ from sparing.nn.attention.memory import (
     memory_widths,
     trim_memory,
 )
-from sparing.nn.attention.relative import PositionTable, RelativeAttention, RelativeBias, sinusoids
+from sparing.nn.attention.position_table import PositionTable, sinusoids
+from sparing.nn.attention.relative import RelativeAttention, RelativeBias
 from sparing.nn.block import TypedModuleList
 from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
 from sparing.nn.head import SoftmaxHead
 from sparing.nn.precision import compute_dtype
+from sparing.nn.ring import is_static, ring_length
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import forget_lanes, join_states, split_state
 from sparing.ops.relative_attention import Bias
@@ -131,6 +133,12 @@ class TransformerXLAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """Return the stream after attention, and this layer's next state."""
         source_BTD = self.norm(hidden_BTD) if self.pre else hidden_BTD
+        if is_static(state):
+            mixed_BTD, carried = self.attention.read_ring(
+                source_BTD, state, bias, self.memory, self.reach
+            )
+            out_BTD = hidden_BTD + mixed_BTD
+            return out_BTD if self.pre else self.norm(out_BTD), carried
         if holds_hidden(state):
             stored = extend_memory(state, {"memory": self._to_store(hidden_BTD)})
             stored_BSD = stored["memory"]
@@ -217,6 +225,15 @@ class TransformerXL(LanguageModel):
         like, widths = next(self.parameters()).detach(), self._widths(inference)
         return join_states([empty_memory(widths, batch, like) for _ in self.blocks])
 
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """See `LanguageModel`."""
+        memory = self.config.memory
+        codes_SD = self._codes(ring_length(memory, chunk)).flip(0)
+        attention = [block.attend.attention for block in self.blocks]
+        return join_states(
+            [each.static_state(codes_SD, memory, batch, chunk=chunk) for each in attention]
+        )
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Memories are not written, only marked as empty in those lanes."""
         blocks = split_state(state, self.config.depth)
@@ -273,6 +290,8 @@ class TransformerXL(LanguageModel):
 
         `state` is the first block's; the memories of all blocks are equally long.
         """
+        if is_static(state):
+            return [torch.empty(0) for _ in self.blocks]
         keys = next(tensor.size(1) for tensor in state.values() if tensor.ndim == 3) + segment
         if holds_hidden(state) or self.training or torch.compiler.is_compiling():
             self._table.clear()
@@ -281,13 +300,17 @@ class TransformerXL(LanguageModel):
         return self._table.rows(keys, self.config.memory + segment, weights, self._project)
 
     def _project(self, keys: int) -> list[Tensor]:
+        codes_SD = self.dropout(self._codes(keys))
+        return [block.attend.attention.position(codes_SD) for block in self.blocks]
+
+    def _codes(self, keys: int) -> Tensor:
+        """Return the codes of all distances, longest first."""
         weight = next(self.parameters())
         precise = torch.promote_types(weight.dtype, torch.float32)
         distance_S = torch.arange(keys - 1, -1, -1, device=weight.device, dtype=precise)
         if self.config.clamp is not None:
             distance_S = distance_S.clamp(max=self.config.clamp)
-        codes_SD = self.dropout(sinusoids(distance_S, self.config.dim).to(weight.dtype))
-        return [block.attend.attention.position(codes_SD) for block in self.blocks]
+        return sinusoids(distance_S, self.config.dim).to(weight.dtype)
 
 
 def _ends(c: TransformerXLConfig) -> tuple[nn.Module, SoftmaxHead | AdaptiveHead]:

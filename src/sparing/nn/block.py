@@ -41,6 +41,10 @@ class Block(nn.Module):
         """
         return {}
 
+    def static_state(self, batch: int, like: Tensor, *, chunk: int) -> State:
+        """Return a state for inference of fixed shapes, for segments of up to `chunk` tokens."""
+        return self.initial_state(batch, like, inference=True)
+
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Return `delta_BTD` and the next state, which is detached."""
         raise NotImplementedError

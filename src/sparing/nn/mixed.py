@@ -85,6 +85,11 @@ class MixedBlock(BufferedBlock):
                 state |= add_prefix(block.initial_state(batch, like, inference=inference), letter)
         return state
 
+    def static_state(self, batch: int, like: Tensor, *, chunk: int) -> State:
+        """See `Block`; of the chosen candidate."""
+        letter, block = list(self._lettered())[self._choice or 0]
+        return add_prefix(block.static_state(batch, like, chunk=chunk), letter)
+
     def compute(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `BufferedBlock`. Deltas of the candidates are summed by their weights."""
         total_BTD: Tensor | None = None

@@ -10,21 +10,25 @@ from torch import Tensor
 from sparing.ops.dropout import dropout as drop
 
 
-def single_head_attention(
+def single_head_attention(  # noqa: PLR0913  three are keyword-only
     query_BTD: Tensor,
     keys_BSD: Tensor,
     values_BSD: Tensor,
     *,
     seen_B: Tensor | None = None,
+    hidden_BTS: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Query t sees the S - T memory slots and positions up to t of its own segment.
 
-    With `seen` only that many newest slots of a lane's memory are valid. Scores are scaled by
+    With `seen` only that many newest slots of a lane's memory are valid. `hidden` says instead
+    which keys each query does not see, where they are in another order. Scores are scaled by
     1/sqrt(D). `dropout` acts on the attention weights.
     """
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
-    if query_BTD.size(1) > 1:
+    if hidden_BTS is not None:
+        scores_BTS = scores_BTS.masked_fill(hidden_BTS, float("-inf"))
+    elif query_BTD.size(1) > 1:
         scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
     if seen_B is not None:
         scores_BTS = scores_BTS.masked_fill(_absent(scores_BTS, seen_B), float("-inf"))

@@ -7,7 +7,8 @@ import torch
 from tests.nn import block_laws as laws
 
 from sparing.nn.attention import windowed as module
-from sparing.nn.attention.windowed import GRAIN, SpanRefresh, WindowedAttentionBlock
+from sparing.nn.attention.span_refresh import SpanRefresh
+from sparing.nn.attention.windowed import GRAIN, WindowedAttentionBlock
 
 
 def attention(**settings: object) -> WindowedAttentionBlock:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.config import StackConfig
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
+from sparing.nn.attention.span_refresh import SpanRefresh
 from sparing.nn.attention.weights import block_weights
-from sparing.nn.attention.windowed import SpanRefresh
 from sparing.nn.block import Block, BufferedBlock, TypedModuleList, commit, compute
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
@@ -25,6 +25,7 @@ from sparing.nn.kv_buffer import with_gap
 from sparing.nn.mtp import MultiTokenPrediction
 from sparing.nn.ngram import NgramEmbedding
 from sparing.nn.precision import compute_dtype
+from sparing.nn.ring import is_static
 from sparing.nn.state import add_prefix, select_prefix
 
 TABLE_STD = 0.02
@@ -81,6 +82,18 @@ class Stack(LanguageModel):
             state["tokens"] = self.ngrams.before(batch, like)
         return state
 
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """See `LanguageModel`. What each block carries, under its place in the order."""
+        like = next(self.parameters()).detach()
+        self.refresh()
+        state = State()
+        for place, block in self._passes():
+            own = block.static_state(batch, like, chunk=chunk)
+            state |= add_prefix(own, f"blocks.{place}")
+        if self.ngrams is not None:
+            state["tokens"] = self.ngrams.before(batch, like)
+        return state
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`. Every block resets its own state."""
         begun = State()
@@ -93,7 +106,8 @@ class Stack(LanguageModel):
 
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
-        refresh = SpanRefresh(self.modules())
+        # Rings are as long as their heads' spans, so that nothing has to be read from the device.
+        refresh = SpanRefresh([] if is_static(state) else self.modules())
         x0_BTD, carried = self._embed(tokens_BT, state)
         # A copy: if both were one tensor, the code of the first group would be compiled for that.
         hidden_BTD = x0_BTD.clone() if self.static_shapes else x0_BTD
@@ -144,7 +158,7 @@ class Stack(LanguageModel):
         own = select_prefix(state, f"blocks.{place}")
         block = self._block(place)
         if self.static_shapes and isinstance(block, BufferedBlock):
-            for name in block.growing:
+            for name in own.keys() & {*block.growing}:
                 own[name] = with_gap(own[name])
                 torch._dynamo.maybe_mark_dynamic(own[name], 1)
         return own

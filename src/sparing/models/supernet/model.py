@@ -66,6 +66,11 @@ class Supernet(LanguageModel):
         self._set_weights()
         return self.stack.initial_state(batch, inference=inference)
 
+    def static_state(self, batch: int, *, chunk: int = 1) -> State:
+        """See `LanguageModel`; of the chosen candidates."""
+        self._choose()
+        return self.stack.static_state(batch, chunk=chunk)
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """See `LanguageModel`."""
         return self.stack.reset_lanes(state, lanes_B)

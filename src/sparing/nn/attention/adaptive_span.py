@@ -20,8 +20,18 @@ from sparing.nn.attention.span import (
 )
 from sparing.nn.linear import split_heads
 from sparing.nn.precision import compute_dtype
+from sparing.nn.ring import (
+    before_first,
+    empty_head_rings,
+    head_rings,
+    is_static,
+    ring_distances,
+    ring_length,
+    write_head_rings,
+)
 from sparing.nn.state import State
 from sparing.ops.span_attention import PersistentVectors, Ramp, span_attention
+from sparing.ops.span_attention.ring import ring_span_attention
 
 Source = Tensor | tuple[Tensor, Tensor]
 """What is attended to, memory first: hidden states (B, S, D) to project, or keys and values."""
@@ -38,9 +48,9 @@ class PersistentMemory(nn.Module):
         self.keys = nn.Parameter(torch.randn(heads, head_dim, size) / math.sqrt(head_dim))
         self.values = nn.Parameter(torch.randn(heads, size, head_dim) / math.sqrt(size))
 
-    def forward(self, heads: Sequence[int] | None = None) -> PersistentVectors:
+    def forward(self, heads: Sequence[int] | slice | None = None) -> PersistentVectors:
         """Return the vectors of some heads, or of all."""
-        chosen = slice(None) if heads is None else list(heads)
+        chosen = slice(None) if heads is None else heads
         keys_HKN, values_HNK = self.keys[chosen], self.values[chosen]
         scales = math.sqrt(keys_HKN.size(1)), math.sqrt(values_HNK.size(1))
         return PersistentVectors(keys_HKN * scales[0], values_HNK * scales[1])
@@ -104,6 +114,38 @@ class AdaptiveSpanAttention(nn.Module):
         merged_BTD = _restore_order(mixed, groups).transpose(1, 2).flatten(2)
         out_BTD: Tensor = self.out(merged_BTD)
         return out_BTD
+
+    def read_rings(
+        self, hidden_BTD: Tensor, state: State, position_KL: Tensor, span: Tensor
+    ) -> tuple[Tensor, State]:
+        """As `forward`, with memories of fixed size; return the next state as well."""
+        seen_B, segment, mixed = state["seen"], hidden_BTD.size(1), []
+        shape = (*hidden_BTD.shape[:2], self.heads, self.head_dim)
+        keys_BTHK, values_BTHK = (each(hidden_BTD).view(shape) for each in (self.key, self.value))
+        rings = write_head_rings(state, keys_BTHK, values_BTHK)
+        query_BHTK = split_heads(self.query(hidden_BTD), self.head_dim)
+        for heads, keys_BHRK, values_BHRK in head_rings(rings):
+            slots = keys_BHRK.size(2)
+            distance_BTR = ring_distances(seen_B, segment, slots)
+            if not self.zeros:
+                gone_BTR = before_first(distance_BTR, seen_B)
+                if self.persistent is None:
+                    # The first query keeps one slot, a zero vector.
+                    gone_BTR = gone_BTR & (distance_BTR != 1)
+                distance_BTR = distance_BTR.masked_fill(gone_BTR, -1)
+            mixed_BHTK = ring_span_attention(
+                query_BHTK[:, heads],
+                keys_BHRK,
+                values_BHRK,
+                position_KL[:, -slots:],
+                span[heads] if span.ndim == 1 else span[:, heads],
+                distance_BTR,
+                ramp=self.ramp,
+                persistent=None if self.persistent is None else self.persistent(heads),
+            )
+            mixed.append(mixed_BHTK)
+        out_BTD: Tensor = self.out(torch.cat(mixed, dim=1).transpose(1, 2).flatten(2))
+        return out_BTD, rings | {"seen": seen_B + segment}
 
     def project(
         self, source: Source, length: int, heads: Sequence[int] | None = None
@@ -192,9 +234,27 @@ class AdaptiveSpanLayer(nn.Module):
             return self.limit
         return cache_length(max(known), self.limit, self.attention.ramp.length)
 
+    def static_state(
+        self, batch: int, like: Tensor, known: Sequence[float] | None, chunk: int
+    ) -> State:
+        """Return rings as long as each head's window, or for memories that expire, the limit."""
+        if isinstance(self.attention, ExpireAttention):
+            return self.attention.static_state(batch, like, chunk)
+        ramp, heads = self.attention.ramp, self.attention.heads
+        spans = [float(self.limit)] * heads if known is None else known
+        slots = [ring_length(min(self.limit, ramp.reach(span)), chunk) for span in spans]
+        return empty_head_rings(slots, self.attention.head_dim, batch, like)
+
     def _attend(
         self, hidden_BTD: Tensor, state: State, position_KL: Tensor, known: Sequence[float] | None
     ) -> tuple[Tensor, State, Tensor]:
+        if is_static(state):
+            if isinstance(self.attention, ExpireAttention):
+                mixed_BTD, after = self.attention.read_rings(hidden_BTD, state, position_KL)
+            else:
+                span = self.lengths(hidden_BTD)
+                mixed_BTD, after = self.attention.read_rings(hidden_BTD, state, position_KL, span)
+            return mixed_BTD, after, hidden_BTD.new_zeros(())
         if isinstance(self.attention, ExpireAttention):
             past = ExpiringMemory(state["memory"], state["age"])
             mixed_BTD, kept, cost = self.attention(hidden_BTD, past, position_KL)

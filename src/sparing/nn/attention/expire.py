@@ -12,8 +12,22 @@ from torch import Tensor, nn
 
 from sparing.nn.kv_buffer import append
 from sparing.nn.linear import split_heads
+from sparing.nn.ring import (
+    PREFIX,
+    before_first,
+    empty_head_rings,
+    head_rings,
+    ring_distances,
+    ring_length,
+    write_head_rings,
+    write_ring,
+)
+from sparing.nn.state import State
 from sparing.ops.span_attention import Ramp
 from sparing.ops.span_attention.expiring import expiring_attention, expiry
+
+SPANS = f"{PREFIX}spans"
+"""The ring that holds how long each memory is kept."""
 
 
 class ExpiringMemory(NamedTuple):
@@ -87,6 +101,35 @@ class ExpireAttention(nn.Module):
         age_BS = (ahead_BS + segment).masked_fill(gone_BS, 0)
         out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).flatten(2))
         return out_BTD, self._drop_expired(source_BSD, age_BS, lengths_BS), penalty
+
+    def static_state(self, batch: int, like: Tensor, chunk: int) -> State:
+        """Return rings for keys, values and spans that last until the longest span ends."""
+        slots, dim = ring_length(self.span.limit, chunk), self.query.in_features
+        heads = dim // self.head_dim
+        state = empty_head_rings([slots] * heads, self.head_dim, batch, like)
+        return state | {SPANS: like.new_zeros(batch, slots, 1)}
+
+    def read_rings(
+        self, hidden_BTD: Tensor, state: State, position_KP: Tensor
+    ) -> tuple[Tensor, State]:
+        """As `forward`, with a memory of fixed size, in which what has expired is only masked."""
+        seen_B, segment, limit = state["seen"], hidden_BTD.size(1), self.span.limit
+        keys, values = (
+            each(hidden_BTD).unflatten(-1, (-1, self.head_dim)) for each in (self.key, self.value)
+        )
+        rings = write_head_rings(state, keys, values)
+        lengths_BT1 = self.span.lengths(hidden_BTD)[..., None]
+        rings[SPANS] = write_ring(state[SPANS], lengths_BT1, seen_B)
+        ((_, keys_BHRK, values_BHRK),) = head_rings(rings)
+        distance_BTR = ring_distances(seen_B, segment, keys_BHRK.size(2))
+        distance_BTR = distance_BTR.masked_fill(before_first(distance_BTR, seen_B), 0)
+        bias_BTR, _ = expiry(rings[SPANS].squeeze(-1), distance_BTR, limit, self.ramp)
+        query_BHTK = split_heads(self.query(hidden_BTD), self.head_dim)
+        mixed_BHTK = expiring_attention(
+            query_BHTK, keys_BHRK, values_BHRK, position_KP, bias_BTR, distance_BTR
+        )
+        out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).flatten(2))
+        return out_BTD, rings | {"seen": seen_B + segment}
 
     def _add_noise(self, lengths_BS: Tensor) -> Tensor:
         if not (self.noisy and self.training):

@@ -3,10 +3,9 @@
 Axes: B batch, T segment, M memory, S = M + T keys, D dim, H heads, K head width, E = H x K.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +17,30 @@ from sparing.nn.attention.memory import (
     holds_hidden,
     memory_widths,
 )
+from sparing.nn.attention.position_table import PositionTable, sinusoids
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
-from sparing.nn.precision import compute_dtype
+from sparing.nn.ring import (
+    empty_head_rings,
+    head_rings,
+    is_static,
+    outside_memory,
+    ring_distances,
+    ring_length,
+    write_head_rings,
+)
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State, forget_lanes
 from sparing.ops.relative_attention import Bias, relative_attention
+from sparing.ops.relative_attention.ring import ring_relative_attention
 
 
 class RelativeAttention(nn.Module):
     """Attention that matches keys by content and by distance; no projection has a bias."""
+
+    codes_RE: Tensor
+    """Projected codes of distances 0, 1, ... for memories of fixed size; see `static_state`."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, *, dropout: float) -> None:
         super().__init__()
@@ -39,6 +51,14 @@ class RelativeAttention(nn.Module):
         self.position = nn.Linear(dim, width, bias=False)
         self.output = nn.Linear(width, dim, bias=False)
         self.dropout_rate = dropout
+        self.register_buffer("codes_RE", torch.empty(0, width), persistent=False)
+
+    @torch.no_grad()
+    def static_state(self, codes_SD: Tensor, memory: int, batch: int, *, chunk: int) -> State:
+        """Return empty rings; `codes` are of the distances 0, 1, ... as far as they reach."""
+        slots, heads = ring_length(memory, chunk), self.query.out_features // self.head_dim
+        self.codes_RE = self.position(codes_SD[:slots])
+        return empty_head_rings([slots] * heads, self.head_dim, batch, codes_SD)
 
     def entries(self, source_BSD: Tensor) -> State:
         """Project `keys` and `values` (B, S, E)."""
@@ -67,6 +87,29 @@ class RelativeAttention(nn.Module):
         out_BTD: Tensor = self.output(mixed_BTHK.flatten(-2))
         return out_BTD
 
+    def read_ring(
+        self, source_BTD: Tensor, state: State, bias: Bias, memory: int, reach: int | None = None
+    ) -> tuple[Tensor, State]:
+        """As `forward`, with a memory of fixed size; return its next state as well."""
+        seen_B, segment = state["seen"], source_BTD.size(1)
+        fresh = self.entries(source_BTD)
+        keys_BTHK, values_BTHK = self._by_head(fresh["keys"]), self._by_head(fresh["values"])
+        rings = write_head_rings(state, keys_BTHK, values_BTHK)
+        ((_, keys_BHRK, values_BHRK),) = head_rings(rings)
+        distance_BTR = ring_distances(seen_B, segment, keys_BHRK.size(2))
+        unseen_BTR = outside_memory(distance_BTR, seen_B, memory)
+        if reach is not None:
+            unseen_BTR = unseen_BTR | (distance_BTR >= max(1, reach))
+        mixed_BTHK = ring_relative_attention(
+            self._by_head(self.query(source_BTD)),
+            keys_BHRK,
+            values_BHRK,
+            self._by_head(self.codes_RE[: keys_BHRK.size(2)]),
+            bias,
+            distance_BTR.masked_fill(unseen_BTR, -1),
+        )
+        return self.output(mixed_BTHK.flatten(-2)), rings | {"seen": seen_B + segment}
+
     def _by_head(self, tensor_XE: Tensor) -> Tensor:
         return tensor_XE.view(*tensor_XE.shape[:-1], -1, self.head_dim)
 
@@ -85,61 +128,6 @@ class RelativeBias(nn.Module):
     def forward(self) -> Bias:
         """Return both."""
         return Bias(self.content, self.position)
-
-
-def sinusoids(distance_S: Tensor, dim: int) -> Tensor:
-    """Return [sin(d w), cos(d w)], w_m = 10000^(-2m/dim), as two halves, not interleaved."""
-    exponent = torch.arange(0, dim, 2, device=distance_S.device, dtype=distance_S.dtype) / dim
-    angle_SD = distance_S[:, None] / 10000**exponent
-    return torch.cat([angle_SD.sin(), angle_SD.cos()], dim=-1)
-
-
-Project = Callable[[int], list[Tensor]]
-"""Number of rows -> that many rows for every layer, the last of them for distance 0."""
-
-
-class PositionTable:
-    """A cache of projected sinusoids that is valid as long as the weights do not change.
-
-    Without it, every generated token would project thousands of rows in every layer.
-    """
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Drop the cached rows."""
-        self._rows: list[Tensor] = []
-        self._stamp: list[tuple[Tensor, Any]] = []
-
-    def rows(
-        self, keys: int, limit: int, weights: Sequence[Tensor], project: Project
-    ) -> list[Tensor]:
-        """Return the newest `keys` rows of every layer; `limit` is the most that are ever needed.
-
-        Cached rows have no gradient. Where the weights need one, the rows are projected again, and
-        the cache is dropped: fused optimizers change weights without a trace.
-        """
-        if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
-            self.clear()
-            return project(keys)
-        stamp = [(weight, _version(weight)) for weight in weights]
-        if not self._fits(stamp) or self._rows[0].size(0) < keys:
-            # More than needed, because a growing memory needs one more row each time.
-            self._rows = project(max(keys, min(limit, 1 << (keys - 1).bit_length())))
-            self._stamp = stamp
-        return [rows_XE[rows_XE.size(0) - keys :] for rows_XE in self._rows]
-
-    def _fits(self, stamp: Sequence[tuple[Tensor, Any]]) -> bool:
-        return len(stamp) == len(self._stamp) and all(
-            one is other and version == seen
-            for (one, version), (other, seen) in zip(stamp, self._stamp, strict=True)
-        )
-
-
-def _version(weight: Tensor) -> Any:
-    """Return a value that changes when torch writes to the tensor, moves it or recasts it."""
-    return weight._version, weight.data_ptr(), weight.device, compute_dtype(weight)
 
 
 class RelativeBlock(Block):
@@ -175,8 +163,15 @@ class RelativeBlock(Block):
         """Return an empty memory."""
         return empty_memory(self._widths(inference), batch, like)
 
+    def static_state(self, batch: int, like: Tensor, *, chunk: int) -> State:
+        """See `Block`."""
+        codes_SD = self._compute_sinusoids(ring_length(self.memory, chunk)).flip(0)
+        return self.attention.static_state(codes_SD, self.memory, batch, chunk=chunk)
+
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
+        if is_static(state):
+            return self.attention.read_ring(self.norm(hidden_BTD), state, self.bias(), self.memory)
         segment = hidden_BTD.size(1)
         if holds_hidden(state):
             stored = extend_memory(state, {"memory": hidden_BTD})

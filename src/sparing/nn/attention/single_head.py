@@ -16,6 +16,7 @@ from sparing.nn.checks import check_at_least
 from sparing.nn.dropout import Dropout
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
+from sparing.nn.ring import RING, empty_ring, is_static, ring_length, write_and_mask
 from sparing.nn.size import SizeLimit
 from sparing.nn.state import State, forget_lanes
 from sparing.ops.single_head_attention import attention_weights, single_head_attention
@@ -112,13 +113,17 @@ class SingleHeadAttention(nn.Module):
         keys_BSD: Tensor,
         values_BSD: Tensor,
         seen_B: Tensor | None = None,
+        hidden_BTS: Tensor | None = None,
     ) -> Tensor:
-        """Attend from `source`, whose own positions are the last T keys."""
+        """Attend from `source`, whose own positions are the last T keys.
+
+        With `hidden`, keys are in any order, and it says which are not seen.
+        """
         rate = self.dropout.rate if self.training else 0.0
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         values_BSD = self.dropout(values_BSD)
         mixed_BTD = single_head_attention(
-            query_BTD, keys_BSD, values_BSD, seen_B=seen_B, dropout=rate
+            query_BTD, keys_BSD, values_BSD, seen_B=seen_B, hidden_BTS=hidden_BTS, dropout=rate
         )
         gate_D: Tensor = self.value_gate()
         return mixed_BTD * gate_D
@@ -165,8 +170,14 @@ class SingleHeadBlock(Block):
         """Return an empty memory; its entries are keys and values as they are stored."""
         return empty_memory({"memory": self.dim}, batch, like)
 
+    def static_state(self, batch: int, like: Tensor, *, chunk: int) -> State:
+        """See `Block`."""
+        return empty_ring(self.dim, ring_length(self.memory, chunk), batch, like)
+
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `Block`."""
+        if is_static(state):
+            return self._read_ring(hidden_BTD, state)
         stored = self._extend(hidden_BTD, state)
         query_BTD, stored_BSD = self.norm_query(hidden_BTD), stored["memory"]
         mixed_BTD = self.attention(query_BTD, stored_BSD, stored_BSD, state.get("seen"))
@@ -202,10 +213,19 @@ class SingleHeadBlock(Block):
         """Return the mean size of the value gate."""
         return {"value_gate": float(self.attention.value_gate().detach().abs().mean())}
 
+    def _read_ring(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        ring, unseen_BTR = write_and_mask(state, self._entries(hidden_BTD), self.memory)
+        query_BTD, ring_BRD = self.norm_query(hidden_BTD), ring[RING]
+        return self.attention(query_BTD, ring_BRD, ring_BRD, hidden_BTS=unseen_BTR), ring
+
     def _extend(self, hidden_BTD: Tensor, state: State) -> State:
+        return extend_memory(state, {"memory": self._entries(hidden_BTD)})
+
+    def _entries(self, hidden_BTD: Tensor) -> Tensor:
         fresh_BTD = self.norm_memory(hidden_BTD)
         # Entries are used in matrix products only, so their precision is enough.
-        return extend_memory(state, {"memory": fresh_BTD.to(compute_dtype(fresh_BTD))})
+        narrow_BTD: Tensor = fresh_BTD.to(compute_dtype(fresh_BTD))
+        return narrow_BTD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ Axes: B batch, T segment, M memory, S = M + T, H heads, K head width, D dim; 2: 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Self
@@ -13,18 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.host_copy import AsyncHostCopy
 from sparing.nn.block import Block, BlockConfig, BufferedBlock, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import KVBuffer
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
+from sparing.nn.ring import (
+    before_first,
+    empty_head_rings,
+    head_rings,
+    is_static,
+    ring_distances,
+    ring_length,
+    write_head_rings,
+)
 from sparing.nn.rotary import PERIOD, Rotary
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State, forget_lanes, zero_lanes
 from sparing.ops.rotated_entries import rotated_entries
 from sparing.ops.window_attention import Edge, window_attention
+from sparing.ops.window_attention.ring import ring_window_attention
 
 GRAIN = 256
 """Memories are cut to multiples of this, so that their length seldom changes."""
@@ -65,17 +74,41 @@ class WindowedAttention(nn.Module):
     def forward(self, hidden_BTD: Tensor, state: State, span_H: Tensor) -> tuple[Tensor, State]:
         """Return what to add to the stream, and the segment's own entries (`fresh`), detached."""
         query_BTHK, after = self.project(hidden_BTD, state)
-        memory_BM2HK = state["entries"]
-        first_B = (memory_BM2HK.size(1) - state["seen"]).clamp(min=0)
-        mixed_BTHK = window_attention(
-            query_BTHK, after["fresh"], memory_BM2HK, Edge(span_H, first_B, self.ramp)
-        )
+        if is_static(state):
+            mixed_BTHK, rings = self._read_rings(query_BTHK, after.pop("fresh"), state, span_H)
+            after |= rings
+        else:
+            memory_BM2HK = state["entries"]
+            first_B = (memory_BM2HK.size(1) - state["seen"]).clamp(min=0)
+            mixed_BTHK = window_attention(
+                query_BTHK, after["fresh"], memory_BM2HK, Edge(span_H, first_B, self.ramp)
+            )
         if self.gate is not None:
             # Twice a half at first: an untrained gate is open.
             open_BTH = 2 * torch.sigmoid(self.gate(F.rms_norm(hidden_BTD, hidden_BTD.shape[-1:])))
             mixed_BTHK = mixed_BTHK * open_BTH[..., None]
         delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
         return delta_BTD, {name: tensor.detach() for name, tensor in after.items()}
+
+    def _read_rings(
+        self, query_BTHK: Tensor, fresh_BT2HK: Tensor, state: State, span_H: Tensor
+    ) -> tuple[Tensor, State]:
+        """Write the segment's entries into the rings of all heads, then attend to them."""
+        seen_B, mixed = state["seen"], []
+        rings = write_head_rings(state, fresh_BT2HK[:, :, 0], fresh_BT2HK[:, :, 1])
+        for heads, keys_BHRK, values_BHRK in head_rings(rings):
+            distance_BTR = ring_distances(seen_B, query_BTHK.size(1), keys_BHRK.size(2))
+            empty_BTR = before_first(distance_BTR, seen_B)
+            mixed_BTHK = ring_window_attention(
+                query_BTHK[:, :, heads],
+                keys_BHRK,
+                values_BHRK,
+                distance_BTR.masked_fill(empty_BTR, -1),
+                span_H[heads],
+                self.ramp,
+            )
+            mixed.append(mixed_BTHK)
+        return torch.cat(mixed, dim=2), rings
 
     def project(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the queries and the segment's own entries, without attending."""
@@ -161,6 +194,15 @@ class WindowedAttentionBlock(BufferedBlock):
             state["key"] = like.new_zeros(batch, *shape, dtype=narrow)
         return state
 
+    def static_state(self, batch: int, like: Tensor, *, chunk: int) -> State:
+        """See `Block`. Every head has a ring as long as its own window."""
+        attend, narrow = self.attend, like.new_empty(0, dtype=compute_dtype(like))
+        slots = [ring_length(math.ceil(span + attend.ramp), chunk) for span in self.known]
+        state = empty_head_rings(slots, attend.head_dim, batch, narrow)
+        if attend.key_shift:
+            state["key"] = narrow.new_zeros(batch, attend.heads, attend.head_dim)
+        return state
+
     def compute(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """See `BufferedBlock`."""
         delta_BTD, fresh = self.attend(hidden_BTD, state, self.spans())
@@ -173,6 +215,8 @@ class WindowedAttentionBlock(BufferedBlock):
 
     def commit(self, state: State, fresh: State) -> State:
         """See `BufferedBlock`. As many entries are kept as the longest window reaches."""
+        if is_static(state):
+            return fresh
         entries = self.buffer.append(state["entries"], fresh["fresh"], self.window)
         rest = {name: tensor for name, tensor in fresh.items() if name != "fresh"}
         return {"entries": entries, **rest}
@@ -275,25 +319,3 @@ class WindowedAttentionConfig(BlockConfig):
         """See `BlockConfig`."""
         head_dim = scale_width(self.head_dim, scale)
         return replace(self, head_dim=head_dim, span_limit=min(self.span_limit, limit.memory))
-
-
-class SpanRefresh:
-    """Copies the learned spans of all windowed attention among `modules` to the host.
-
-    The copy starts before a pass and is waited for after it, when the device is busy with that
-    pass. Waiting first would leave the device idle until the pass is launched. Blocks on the meta
-    device keep their initial spans.
-    """
-
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        found = (block for block in modules if isinstance(block, WindowedAttentionBlock))
-        self._blocks = [block for block in found if not block.log_span.is_meta]
-        if self._blocks:
-            self._copy = AsyncHostCopy(torch.stack([block.log_span for block in self._blocks]))
-
-    def finish(self) -> None:
-        """Wait for the copy and store the spans in the blocks."""
-        if not self._blocks:
-            return
-        for block, spans in zip(self._blocks, self._copy.wait().tolist(), strict=True):
-            block.set_spans(spans)
