@@ -1,6 +1,7 @@
 """The engine without HTTP: the same texts as `generate`, whoever else is there."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_a_text_is_the_same_alone_or_among_fifteen_others(engine: Engine) -> Non
 def test_a_text_is_the_same_with_and_without_kept_states(lm: LM, engine: Engine) -> None:
     shared = "the quick brown fox jumps over the lazy dog " * 2
     asked = [write(shared + end, seed=3, top=1) for end in ("one", "two", "three", "three")]
-    without = Engine(lm, Limits(lanes=1, chunk=LIMITS.chunk, cache_bytes=0))
+    without = Engine(lm, replace(LIMITS, cache_bytes=0))
     plain = [ask(without, each).events[0] for each in asked]
     without.close()
     assert [ask(engine, each).events[0] for each in asked] == plain
@@ -152,25 +153,26 @@ def test_a_text_that_takes_too_long_fails(lm: LM) -> None:
     engine.close()
 
 
-def test_a_failure_ends_the_texts_it_concerns_and_no_other(
+def test_a_failing_step_ends_the_texts_in_lanes_and_no_other(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken, inbox = threading.Event(), Inbox()
     step = engine._lanes.step
 
-    def fail_once(ids_B: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> torch.Tensor:
+    def fail_once(ids: dict[int, int]) -> torch.Tensor:
         if not broken.is_set():
             broken.set()
             raise RuntimeError("a broken step")
-        return step(ids_B)
+        return step(ids)
 
     monkeypatch.setattr(engine._lanes, "step", fail_once)
-    engine.submit([write("a", 4), write("b" * 10 * LIMITS.chunk, 4)], inbox.receivers(2))
+    engine.submit([write("a", 4) for _ in range(20)], inbox.receivers(20))
     inbox.wait()
-    assert isinstance(inbox.events[0][-1], Failed)
-    assert len(inbox.text(1)) == 4
+    failed = [isinstance(events[-1], Failed) for events in inbox.events]
+    assert failed == [True] * LIMITS.lanes + [False] * (20 - LIMITS.lanes)
+    assert len(inbox.text(19)) == 4
     assert "a broken step" in capfd.readouterr().err
-    assert engine.counts.failures == 1
+    assert engine.counts.failures == LIMITS.lanes
 
 
 def test_closing_finishes_what_was_begun(lm: LM) -> None:

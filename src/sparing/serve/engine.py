@@ -9,11 +9,10 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,10 +21,10 @@ from sparing.generate.decode import eval_step
 from sparing.generate.sampling import SamplingConfig, sample
 from sparing.lm import LM
 from sparing.serve.job import Counts, Job
-from sparing.serve.lanes import PromptReader, open_lanes
+from sparing.serve.lanes import Lanes, Sight
 from sparing.serve.limits import Limits
-from sparing.serve.prefixes import PrefixCache
-from sparing.serve.requests import Deliver, Failed, Ids, Request
+from sparing.serve.prefixes import Prefix, PrefixCache
+from sparing.serve.requests import Deliver, Failed, Request
 from sparing.serve.tasks import Writing, task_for
 
 
@@ -47,8 +46,8 @@ class Engine:
         self._waiting = deque[Job]()
         self._open, self._running = True, True
         with eval_step(lm.model, lm.hardware):
-            self._reader = PromptReader(lm)
-            self._lanes = open_lanes(self._reader, limits.lanes)
+            self._lanes = Lanes(lm, limits.lanes, limits.chunk)
+            self._sight = Sight(lm)
         self._jobs: list[Job | None] = [None] * limits.lanes
         self._cache = PrefixCache(limits.cache_bytes, limits.chunk)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -141,8 +140,7 @@ class Engine:
         for lane, holder in enumerate(self._jobs):
             if holder is not None and holder.over:
                 self._jobs[lane] = None
-                if holder.last_V is not None:
-                    self._lanes.leave(lane)
+                self._lanes.leave(lane)
 
     def _admit(self) -> None:
         """Give free lanes to the requests that have waited longest."""
@@ -153,7 +151,7 @@ class Engine:
                 admitted = self._jobs[lane] = self._waiting.popleft()
                 self.counts.queued = len(self._waiting)
             with self._guarded(admitted):
-                admitted.task = task_for(self._reader, admitted.request)
+                admitted.task = task_for(self._lanes, self._sight, admitted.request)
 
     def _read(self) -> None:
         """Read a chunk of one prompt. What needs no reading is finished on the way."""
@@ -170,55 +168,53 @@ class Engine:
 
     def _begin(self, job: Job) -> None:
         """Find the longest beginning of a prompt that is known."""
-        task = job.task
+        task, lane = job.task, self._jobs.index(job)
         assert task is not None
         job.begun = True
         self.counts.prompts += 1
-        known = None if task.scores_all else self._cache.find(task.ids)
-        job.shared = self._cache.shared(task.ids)
+        known = self._cache.find(task.ids) if task.from_prefix else None
+        job.shared = self._cache.shared(task.ids) if task.from_prefix else 0
         if known is None:
-            job.state = self._reader.begin()
+            self._lanes.begin(lane)
             return
-        job.state, task.read = known.state, known.length
+        self._lanes.restore(lane, known.kept)
+        task.read = known.kept.read
         self.counts.prompts_reused += 1
-        self.counts.tokens_reused += known.length
+        self.counts.tokens_reused += task.read
         if not task.left:
             self._finish(job, known.hidden_D)
 
     def _read_chunk(self, job: Job) -> None:
         """Read one chunk. Chunks begin at multiples of their length, whatever else goes on."""
-        task = job.task
+        task, lane = job.task, self._jobs.index(job)
         assert task is not None
-        ids = task.ids[task.read : task.read + self.limits.chunk]
-        hidden_TD, job.state = self._reader.read(ids, job.state)
-        task.take(hidden_TD)
-        task.read += len(ids)
-        self.counts.tokens_read += len(ids)
-        if task.left == 0 or task.read == job.shared:
-            self._cache.add(task.ids[: task.read], job.state, hidden_TD[-1])
+        before = task.read
+        hidden_D = task.read_chunk(lane)
+        self.counts.tokens_read += task.read - before
+        ids = task.ids[: task.read]
+        known = task.from_prefix and (not task.left or task.read == job.shared)
+        if known and self._cache.lacks(ids):
+            self._cache.add(ids, Prefix(self._lanes.keep(lane), hidden_D.clone()))
         if not task.left:
-            self._finish(job, hidden_TD[-1])
+            self._finish(job, hidden_D)
 
     def _finish(self, job: Job, hidden_D: Tensor) -> None:
         """All is read: answer, or begin to write."""
         task = job.task
         assert task is not None
-        answer = task.finish(hidden_D, job.state)
-        if answer is not None:
+        if (answer := task.finish()) is not None:
             job.send(answer)
             return
         assert isinstance(task, Writing)
-        self._lanes.join(self._jobs.index(job), job.state)
-        job.state, job.last_V = {}, self._reader.logits(hidden_D)
+        self._lanes.write(self._jobs.index(job))
+        job.last_V = self._lanes.logits(hidden_D)
         if (echo := task.opening()) is not None:
             job.send(echo)
 
     def _write(self) -> None:
         """Choose the next token of every lane that writes, and read those tokens together."""
-        began = time.perf_counter()
-        ids_B = np.full(len(self._jobs), self.lm.vocab.start, dtype=np.int64)
-        for lane, id in self._choose().items():
-            ids_B[lane] = id
+        began, chosen = time.perf_counter(), self._choose()
+        for lane, id in chosen.items():
             job = self._jobs[lane]
             assert job is not None
             with self._guarded(job):
@@ -227,23 +223,26 @@ class Engine:
                 self.counts.tokens_written += 1
                 if (piece := job.task.write(id, job.last_V)) is not None:
                     job.send(piece)
-        writing = [job for job in self._jobs if job is not None and job.writing]
+        writing = {
+            lane: job for lane, job in enumerate(self._jobs) if job is not None and job.writing
+        }
         if writing:
-            self._step(ids_B, writing)
+            self._step(writing, {lane: chosen[lane] for lane in writing})
             self.counts.step_s += time.perf_counter() - began
 
-    def _step(self, ids_B: Ids, writing: Sequence[Job]) -> None:
+    def _step(self, writing: Mapping[int, Job], ids: dict[int, int]) -> None:
         try:
-            logits_BV = self._lanes.step(ids_B)
+            logits_BV = self._lanes.step(ids)
         except Exception:
-            # The lanes may hold anything now. Texts that are still read are not affected.
-            for job in writing:
-                self._fail(job)
-            self._lanes = open_lanes(self._reader, self.limits.lanes)
+            # The lanes may hold anything now.
+            for job in self._jobs:
+                if job is not None:
+                    self._fail(job)
+            self._lanes = Lanes(self.lm, self.limits.lanes, self.limits.chunk)
             return
         self.counts.steps += 1
-        for job in writing:
-            job.last_V = logits_BV[self._jobs.index(job)]
+        for lane, job in writing.items():
+            job.last_V = logits_BV[lane]
 
     def _choose(self) -> dict[int, int]:
         """Return the next id of every lane that writes; lanes of like settings are one batch."""

@@ -1,10 +1,9 @@
 """A request in an engine, from its arrival to its last event."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparing.models.api import State
 from sparing.serve.requests import Deliver, Event, Request, is_last
 from sparing.serve.tasks import Task
 
@@ -43,7 +42,6 @@ class Job:
     """Nobody waits for it any more: its lane is free from the next token on."""
     task: Task | None = None
     begun: bool = False
-    state: State = field(default_factory=dict)
     last_V: Tensor | None = None
     """Logits of the next token, once the prompt is read."""
     shared: int = 0

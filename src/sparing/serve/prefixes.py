@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from sparing.models.api import State, pad_length, size_bytes
+from sparing.serve.lanes import Kept
 from sparing.serve.requests import Ids
 
 MARKS = 65536
@@ -22,23 +22,14 @@ MARKS = 65536
 class Prefix(NamedTuple):
     """A beginning that was read before."""
 
-    length: int
-    state: State
+    kept: Kept
     hidden_D: Tensor
     """The model's last layer at the end of it."""
 
-
-class _Kept(NamedTuple):
-    """A state without the empty positions of its memories."""
-
-    length: int
-    state: State
-    sizes: dict[str, int]
-    hidden_D: Tensor
-
     @property
     def nbytes(self) -> int:
-        return size_bytes(self.state) + self.hidden_D.nbytes
+        """Its size."""
+        return self.kept.nbytes + self.hidden_D.nbytes
 
 
 class PrefixCache:
@@ -46,7 +37,7 @@ class PrefixCache:
 
     def __init__(self, limit_bytes: int, chunk: int) -> None:
         self.limit_bytes, self.chunk, self.used_bytes = limit_bytes, chunk, 0
-        self._kept = OrderedDict[bytes, _Kept]()
+        self._kept = OrderedDict[bytes, Prefix]()
         self._marks = OrderedDict[bytes, None]()
 
     def __len__(self) -> int:
@@ -55,13 +46,9 @@ class PrefixCache:
     def find(self, ids: Ids) -> Prefix | None:
         """Return the longest beginning of `ids` whose state is kept."""
         for key, _ in reversed(list(self._ends(ids))):
-            if (kept := self._kept.get(key)) is not None:
+            if (prefix := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
-                state = {
-                    name: pad_length(tensor, kept.sizes.get(name, 0))
-                    for name, tensor in kept.state.items()
-                }
-                return Prefix(kept.length, state, kept.hidden_D)
+                return prefix
         return None
 
     def shared(self, ids: Ids) -> int:
@@ -79,18 +66,18 @@ class PrefixCache:
             self._marks.popitem(last=False)
         return longest
 
-    def add(self, ids: Ids, state: State, hidden_D: Tensor) -> None:
+    def lacks(self, ids: Ids) -> bool:
+        """Whether nothing is kept for exactly these tokens."""
+        *_, (key, _) = self._ends(ids)
+        return bool(self.limit_bytes) and key not in self._kept
+
+    def add(self, ids: Ids, prefix: Prefix) -> None:
         """Keep the state after `ids`; the least recently used ones make room for it."""
-        *_, (key, length) = self._ends(ids)
-        if key in self._kept or not self.limit_bytes:
+        *_, (key, _) = self._ends(ids)
+        if key in self._kept or prefix.nbytes > self.limit_bytes:
             return
-        compact = {name: _without_empty(tensor) for name, tensor in state.items()}
-        sizes = {name: tensor.size(1) for name, tensor in state.items() if tensor.ndim > 2}
-        kept = _Kept(length, compact, sizes, hidden_D.clone())
-        if kept.nbytes > self.limit_bytes:
-            return
-        self._kept[key] = kept
-        self.used_bytes += kept.nbytes
+        self._kept[key] = prefix
+        self.used_bytes += prefix.nbytes
         while self.used_bytes > self.limit_bytes:
             _, oldest = self._kept.popitem(last=False)
             self.used_bytes -= oldest.nbytes
@@ -102,12 +89,3 @@ class PrefixCache:
             piece = ids[begin : begin + self.chunk]
             digest.update(piece.tobytes())
             yield digest.digest(), begin + len(piece)
-
-
-def _without_empty(tensor: Tensor) -> Tensor:
-    """Copy what follows the leading zeros of a memory: positions that were never written."""
-    if tensor.ndim <= 2:
-        return tensor.clone()
-    used = tensor[0].flatten(1).ne(0).any(1).nonzero()
-    first = int(used[0]) if len(used) else tensor.size(1)
-    return tensor[:, first:].clone()

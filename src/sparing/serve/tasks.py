@@ -14,7 +14,7 @@ from sparing.data.vocab import Vocab
 from sparing.generate.text import Finish, Transcript, missing_space
 from sparing.lm import LM
 from sparing.models.api import State
-from sparing.serve.lanes import PromptReader
+from sparing.serve.lanes import Lanes, Sight
 from sparing.serve.requests import (
     Event,
     Ids,
@@ -32,11 +32,11 @@ from sparing.serve.requests import (
 class Task:
     """A text that is read in chunks, and perhaps gone on from."""
 
-    scores_all = False
-    """Whether every token counts, so that no state of an earlier prompt can be used."""
+    from_prefix = True
+    """Whether it may begin after what was read of another text; not if every token counts."""
 
-    def __init__(self, reader: PromptReader, ids: Ids) -> None:
-        self.reader, self.vocab = reader, reader.lm.vocab
+    def __init__(self, lanes: Lanes, ids: Ids) -> None:
+        self.lanes, self.vocab = lanes, lanes.lm.vocab
         self.ids = np.concatenate([[self.vocab.start], ids]).astype(np.int64)
         """The start token and the text."""
         self.read = 0
@@ -47,41 +47,49 @@ class Task:
         """Tokens that have not been read."""
         return len(self.ids) - self.read
 
+    def read_chunk(self, lane: int) -> Tensor:
+        """Read the next chunk; return the last layer (D) at its end."""
+        ids = self.ids[self.read : self.read + self.lanes.chunk]
+        hidden_TD = self.lanes.read(lane, ids)
+        self.take(hidden_TD)
+        self.read += len(ids)
+        return hidden_TD[-1]
+
     def take(self, hidden_TD: Tensor) -> None:
         """Use the last layer at the tokens read last."""
 
-    def finish(self, hidden_D: Tensor, state: State) -> Event | None:
+    def finish(self) -> Event | None:
         """All is read: the answer, or None if a text will be written."""
         raise NotImplementedError
 
 
-def task_for(reader: PromptReader, request: Request) -> Task:
+def task_for(lanes: Lanes, sight: Sight, request: Request) -> Task:
     """Begin to work on a request."""
     if isinstance(request, WriteRequest):
-        return Writing(reader, request)
+        return Writing(lanes, request)
     if isinstance(request, ScoreRequest):
-        return Scoring(reader, request.ids, request.top)
-    return Looking(reader, request)
+        return Scoring(lanes, request.ids, request.top)
+    return Looking(lanes, sight, request)
 
 
 class Scoring(Task):
     """Log-probabilities of all tokens of a text."""
 
-    scores_all = True
+    from_prefix = False
 
-    def __init__(self, reader: PromptReader, ids: Ids, top: int) -> None:
-        super().__init__(reader, ids)
+    def __init__(self, lanes: Lanes, ids: Ids, top: int) -> None:
+        super().__init__(lanes, ids)
         self.top, self.scores = top, list[TokenScore]()
         self._offsets = Offsets(b"")
 
     def take(self, hidden_TD: Tensor) -> None:
         """See `Task`."""
         targets_T = self.ids[self.read + 1 : self.read + 1 + len(hidden_TD)]
-        logits_TV = self.reader.logits(hidden_TD[: len(targets_T)])
+        logits_TV = self.lanes.logits(hidden_TD[: len(targets_T)])
         for token, logprob, best in score_rows(self.vocab, logits_TV, targets_T, self.top):
             self.scores.append(TokenScore(token, logprob, best, self._offsets.push(token)))
 
-    def finish(self, hidden_D: Tensor, state: State) -> Event | None:
+    def finish(self) -> Event | None:
         """See `Task`."""
         return Scored(self.scores)
 
@@ -89,29 +97,36 @@ class Scoring(Task):
 class Looking(Task):
     """Attention weights at the last token of a text."""
 
-    def __init__(self, reader: PromptReader, request: LookRequest) -> None:
-        super().__init__(reader, request.ids[:-1])
-        self._last = request.ids[-1:]
+    from_prefix = False
 
-    def finish(self, hidden_D: Tensor, state: State) -> Event | None:
+    def __init__(self, lanes: Lanes, sight: Sight, request: LookRequest) -> None:
+        super().__init__(lanes, request.ids[:-1])
+        self._sight, self._last = sight, int(request.ids[-1])
+        self._state: State | None = None
+
+    def read_chunk(self, lane: int) -> Tensor:
+        """See `Task`. The lane stays as it is."""
+        ids = self.ids[self.read : self.read + self.lanes.chunk]
+        self._state = self._sight.read(ids, self._state)
+        self.read += len(ids)
+        return torch.empty(0)
+
+    def finish(self) -> Event | None:
         """See `Task`."""
-        lm, model = self.reader.lm, self.reader.model
-        tokens_1T = torch.from_numpy(self._last).to(model.device)[None]
-        found = lm.attention_weights(tokens_1T, state)
-        weights = {
-            layer: each_1HTS[0, :, -1].float().cpu().numpy() for layer, each_1HTS in found.items()
-        }
-        return Looked(weights, learned_windows(lm, list(weights)))
+        assert self._state is not None
+        found = self._sight.look(self._last, self._state)
+        weights = {layer: each_HS.float().cpu().numpy() for layer, each_HS in found.items()}
+        return Looked(weights, learned_windows(self.lanes.lm, list(weights)))
 
 
 class Writing(Task):
     """A prompt, and the text that is written after it."""
 
-    def __init__(self, reader: PromptReader, request: WriteRequest) -> None:
-        super().__init__(reader, request.ids)
+    def __init__(self, lanes: Lanes, request: WriteRequest) -> None:
+        super().__init__(lanes, request.ids)
         self.request = request
-        self._prompt = Scoring(reader, request.ids, request.top or 0)
-        self.scores_all = request.echo and request.top is not None
+        self._prompt = Scoring(lanes, request.ids, request.top or 0)
+        self.from_prefix = not (request.echo and request.top is not None)
         last = self.vocab.token_bytes(int(request.ids[-1])) if len(request.ids) else b""
         opening = missing_space(request.text, last)
         self._transcript = Transcript(request.text, request.stop, opening=opening)
@@ -123,11 +138,11 @@ class Writing(Task):
 
     def take(self, hidden_TD: Tensor) -> None:
         """See `Task`."""
-        if self.scores_all:
+        if not self.from_prefix:
             self._prompt.read = self.read
             self._prompt.take(hidden_TD)
 
-    def finish(self, hidden_D: Tensor, state: State) -> Event | None:
+    def finish(self) -> Event | None:
         """See `Task`."""
         return self.opening(final=True) if self.request.length == 0 else None
 
