@@ -47,6 +47,8 @@ class Lanes:
         self._empty = {name: tensor[:1].clone() for name, tensor in self._rest.items()}
         self._reading = dict[int, State]()
         self._read = [0] * count
+        self._used = [1] * count
+        """Slots that earlier texts have written to; steps write to the first of an empty lane."""
         self._slots = max((ring.size(-2) for ring in self._rings.values()), default=0)
         self._narrow = self._slots > BLOCK and _is_narrowable(self._model, chunk)
 
@@ -54,10 +56,7 @@ class Lanes:
         """Be as before the first token."""
         self._read[lane] = 0
         self._reading[lane] = self._empty
-        if not self._narrow:
-            # Slots that were never written to may count.
-            for ring in self._rings.values():
-                ring[lane].zero_()
+        self._clear(lane)
 
     def read(self, lane: int, ids: Ids) -> Tensor:
         """Read at most `chunk` tokens; return the last layer (T, D) at each of them."""
@@ -92,6 +91,7 @@ class Lanes:
     def leave(self, lane: int) -> None:
         """The text is over."""
         self._reading.pop(lane, None)
+        self._used[lane] = max(self._used[lane], self._read[lane])
         self._read[lane] = 0
 
     def keep(self, lane: int) -> Kept:
@@ -104,10 +104,17 @@ class Lanes:
 
     def restore(self, lane: int, kept: Kept) -> None:
         """Be as when it was kept."""
+        self._clear(lane)
         rings, self._reading[lane] = split_rings(kept.state)
         self._read[lane] = kept.read
         for name, ring in rings.items():
             self._rings[name][lane, ..., : ring.size(-2), :] = ring[0]
+
+    def _clear(self, lane: int) -> None:
+        """Fill with zeros what earlier texts have left: some models attend to empty slots."""
+        for ring in self._rings.values():
+            ring[lane, ..., : self._used[lane], :].zero_()
+        self._used[lane] = 1
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Return logits in at least float32."""
