@@ -43,8 +43,8 @@ SETTINGS = (
 LIMITS = Limits(lanes=16, queue=16, chunk=16, prompt_tokens=4096, max_tokens=512, time_s=60)
 
 
-def make_lm() -> LM:
-    """A model of bytes with lively weights, the same each time."""
+def make_lm(*, printable: bool = True) -> LM:
+    """A model of bytes with lively weights, the same each time; it writes whole characters."""
     config = with_settings(StackConfig(vocab_size=256), list(SETTINGS))
     torch.manual_seed(11)
     model = Stack(config).eval()
@@ -52,7 +52,7 @@ def make_lm() -> LM:
         for name, parameter in model.named_parameters():
             if "span" not in name:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-        # Otherwise all bytes would be about as probable, and a text mostly no text.
+    if printable:
         bias_V = torch.full((256,), -6.0)
         bias_V[32:127] = 0
         model.head.bias = torch.nn.Parameter(bias_V)

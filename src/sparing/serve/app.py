@@ -97,7 +97,14 @@ def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions", responses={200: {"model": schema.CompletionAnswer}, **PROBLEMS})
+    done: dict[int | str, dict[str, Any]] = {
+        200: {
+            "model": schema.CompletionAnswer,
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        }
+    }
+
+    @app.post("/v1/completions", responses={**done, **PROBLEMS})
     async def completions(asked: schema.CompletionRequest, request: Request) -> Response:
         """Go on from a prompt; with `stream`, as server-sent events."""
         model = service.model(asked.model)

@@ -5,6 +5,7 @@ Plain ASGI, so that answers stream through it.
 
 import asyncio
 import hmac
+import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from ipaddress import ip_address
@@ -121,7 +122,11 @@ class Exchange:
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             if self._left < 0:
-                raise too_large(self._limit)
+                from starlette.exceptions import HTTPException
+
+                # Any other exception would count as a body that cannot be parsed.
+                problem = too_large(self._limit)
+                raise HTTPException(problem.status, problem.message)
         return message
 
     async def send(self, message: Message) -> None:
@@ -137,8 +142,6 @@ class Exchange:
         """Answer with an error, unless an answer has begun: then it just ends."""
         if self._first:
             return
-        import json
-
         body = json.dumps(problem.body()).encode()
         headers = {
             "content-type": "application/json",
