@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORE_INDEX, Head
+from sparing.nn.ring import narrow_rings, split_rings
 from sparing.nn.size import SizeLimit
 from sparing.nn.state import (
     State,
@@ -27,9 +28,11 @@ __all__ = [
     "SizeLimit",
     "State",
     "concat_lanes",
+    "narrow_rings",
     "pad_length",
     "select_lanes",
     "size_bytes",
+    "split_rings",
 ]
 
 

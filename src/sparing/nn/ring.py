@@ -130,3 +130,18 @@ def outside_memory(distance_BTR: Tensor, seen_B: Tensor, memory: int) -> Tensor:
     own_T1 = torch.arange(distance_BTR.size(1), device=seen_B.device)[:, None]
     farthest_BT1 = torch.minimum(own_T1 + memory, seen_B[:, None, None] + own_T1)
     return (distance_BTR < 0) | (distance_BTR > farthest_BT1)
+
+
+def split_rings(state: Mapping[str, Tensor]) -> tuple[State, State]:
+    """Return the rings of a state, which are written in place, and all else but `seen`."""
+    rings = {name: tensor for name, tensor in state.items() if PREFIX in name}
+    return rings, {
+        name: tensor
+        for name, tensor in state.items()
+        if name not in rings and name.rpartition(".")[2] != "seen"
+    }
+
+
+def narrow_rings(rings: Mapping[str, Tensor], slots: int) -> State:
+    """Return views of the first slots of rings in which no lane has reached a later one."""
+    return {name: ring_BXRK[..., :slots, :] for name, ring_BXRK in rings.items()}
