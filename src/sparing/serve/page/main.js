@@ -1,0 +1,379 @@
+// The page: what happens when the reader types, points, and lets the model go on.
+
+import { Alternatives, sayCharacter } from "./alternatives.js";
+import { Api, Unreachable, pause } from "./api.js";
+import { group, sizeOf } from "./characters.js";
+import { MOST_BITS, drawScale } from "./colour.js";
+import { Compare } from "./compare.js";
+import { Controls } from "./controls.js";
+import { Editor } from "./editor.js";
+import { Heads, paintBy } from "./heads.js";
+import { Notice, askToken } from "./notice.js";
+import { fromFragment, toFragment } from "./share.js";
+import { Writing, edited, foldedSize, isScored, scorable, scored, textOf } from "./text.js";
+import { bindTheme } from "./theme.js";
+
+const PAUSE = 400;
+const ALTERNATIVES = 8;
+const UNDO = 100;
+const EXAMPLES = ["'''Ada Lovelace''' was an English ", "== Early life ==\n", "The capital of [[France]] is "];
+
+const $ = (id) => document.getElementById(id);
+const notice = new Notice($("notice"));
+const editor = new Editor($("sheet"));
+const controls = new Controls($("sampling"));
+const alternatives = new Alternatives($("alternatives"));
+const heads = new Heads($("heads"));
+const compare = new Compare($("compare"));
+const api = new Api({
+  askToken: (wrong) => askToken($("token"), wrong),
+  waiting: (seconds) => (seconds == null ? notice.hide() : notice.show(`The server is busy. Trying again in ${seconds} s.`)),
+});
+
+let models = [];
+let model = null;
+let writing = null;
+let next = { text: null, top: [] };
+const past = [];
+
+/** Run a task a moment after the last call; a new call ends what the last one still does. */
+function later(task, milliseconds = PAUSE) {
+  let control = new AbortController();
+  return async () => {
+    control.abort();
+    control = new AbortController();
+    const { signal } = control;
+    try {
+      await pause(milliseconds, signal);
+      await task(signal);
+    } catch (problem) {
+      if (!signal.aborted) complain(problem);
+    }
+  };
+}
+
+function complain(problem) {
+  if (problem instanceof Unreachable) {
+    notice.show("The server does not answer. Is it still running?", "Try again", start);
+  } else {
+    notice.show(problem.message, "Close", () => notice.hide());
+  }
+}
+
+async function start() {
+  notice.hide();
+  try {
+    models = await api.models();
+  } catch (problem) {
+    $("facts").textContent = "No model.";
+    complain(problem);
+    return;
+  }
+  $("model").replaceChildren(...models.map(({ id }) => new Option(id, id)));
+  $("model").hidden = models.length < 2;
+  $("go").disabled = false;
+  if (model) choose(model.id);
+  else restore();
+}
+
+function choose(id) {
+  const known = models.find((each) => each.id === id) ?? models[0];
+  const changed = model && model.id !== known.id;
+  model = known;
+  $("model").value = model.id;
+  $("facts").textContent = factsOf(model);
+  if (changed) {
+    stop();
+    next.text = null;
+    editor.show(editor.characters.map((each) => ({ ...each, stale: true })));
+    compare.forget();
+    heads.release();
+    editor.colourBy(null);
+  }
+  refresh();
+  judge();
+}
+
+function factsOf({ id, parameters, vocabulary, bits_per_byte: bits }) {
+  const name = models.length < 2 ? [id] : [];
+  const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)}M` : parameters.toLocaleString("en");
+  const figure = bits == null ? [] : [`${bits.toFixed(4)} bits per byte`];
+  return [...name, `${size} parameters`, `reads ${vocabulary}`, ...figure].join(" · ");
+}
+
+// Links
+
+function settings() {
+  const [first, second] = compare.texts;
+  const other = models.length > 1 ? { model: model?.id } : {};
+  return { text: textOf(editor.characters), first, second, ...other, ...controls.get() };
+}
+
+const share = later(async () => {
+  history.replaceState(null, "", `#${toFragment(settings()).fragment}`);
+});
+
+function restore() {
+  const given = fromFragment(location.hash);
+  stop();
+  controls.set(given);
+  change(edited([], given.text));
+  compare.set([given.first, given.second]);
+  choose(given.model);
+}
+
+async function copyLink() {
+  const { fragment, complete } = toFragment(settings());
+  history.replaceState(null, "", `#${fragment}`);
+  const left = complete ? "" : " The text is too long for a link: it holds the settings only.";
+  const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+  const done = copied ? "The link is copied." : "Copy the link from the address bar.";
+  notice.show(done + left, "Close", () => notice.hide());
+}
+
+// The text
+
+/** Show another text, which `undo` takes back. */
+function change(characters) {
+  if (editor.characters.length) past.push(editor.characters);
+  past.splice(0, past.length - UNDO);
+  editor.show(characters);
+  editor.select(characters.length);
+  refresh();
+}
+
+function undo() {
+  stop();
+  if (!past.length) return;
+  editor.show(past.pop());
+  refresh();
+}
+
+/** Bring all that belongs to the text up to date. */
+function refresh() {
+  showFacts();
+  showCharacter();
+  rescore();
+  look();
+  share();
+}
+
+const rescore = later(async (signal) => {
+  const part = textOf(scorable(editor.characters));
+  if (part && !isScored(editor.characters)) {
+    const [{ tokens }] = await api.score(model.id, [part], ALTERNATIVES, signal);
+    signal.throwIfAborted();
+    if (writing) writing.settled = scored(writing.settled, part, tokens) ?? writing.settled;
+    editor.show(scored(editor.characters, part, tokens) ?? editor.characters);
+    showFacts();
+    showCharacter();
+  }
+  const text = textOf(editor.characters);
+  if (writing || next.text === text) return;
+  next = { text, top: await api.next(model.id, text, ALTERNATIVES, signal) };
+  showCharacter();
+});
+
+function showFacts() {
+  const { characters } = editor;
+  $("undo").disabled = !past.length;
+  $("clear").disabled = !characters.length;
+  $("examples").hidden = Boolean(characters.length);
+  $("text").parentElement.classList.toggle("empty", !characters.length);
+  if (writing) return;
+  $("count").textContent = characters.length ? countOf(characters) : "";
+}
+
+function countOf(characters) {
+  const known = scorable(characters).filter((each) => each.bits != null);
+  const bits = known.reduce((sum, each) => sum + each.bits, 0);
+  const size = known.reduce((sum, each) => sum + sizeOf(each), 0);
+  const rate = size ? ` · ${(bits / size).toFixed(2)} bits per byte` : "";
+  const count = characters.reduce((sum, each) => sum + each.readers, 0) + Math.max(0, foldedSize(characters) - 1);
+  const part = foldedSize(characters)
+    ? ` · only the last ${scorable(characters).length.toLocaleString("en")} are scored, as if the text began there`
+    : "";
+  return `${count.toLocaleString("en")} ${count === 1 ? "character" : "characters"}${rate}${part}`;
+}
+
+/** Show the alternatives at the pointer or the cursor. */
+function showCharacter() {
+  const each = editor.characters[editor.pointed ?? editor.at];
+  if (each) alternatives.show(each);
+  else if (next.text === textOf(editor.characters) && next.top.length) alternatives.showNext(next.top);
+  else alternatives.explain(writing ? "Writing…" : "…");
+}
+
+const say = later(async () => {
+  const each = editor.characters[editor.at];
+  if (each && !writing && document.activeElement === editor.box) $("spoken").textContent = sayCharacter(each);
+}, 700);
+
+// Writing
+
+/** Let the model go on, from `given` where it is another text than the one shown. */
+async function goOn(given) {
+  stop();
+  if (!model) return;
+  if (given) change(given);
+  past.push(editor.characters);
+  const control = new AbortController();
+  const mine = new Writing(editor.characters);
+  writing = Object.assign(mine, { control });
+  editor.select(editor.characters.length);
+  setWriting(true);
+  const first = editor.characters.length;
+  const shown = paced(() => {
+    if (writing !== mine) return;
+    editor.show(mine.characters);
+    showCharacter();
+  });
+  try {
+    const body = { model: model.id, prompt: textOf(editor.characters), logprobs: ALTERNATIVES, ...controls.request() };
+    for await (const tokens of api.write(body, control.signal)) {
+      if (writing !== mine) return;
+      notice.hide();
+      mine.add(tokens);
+      shown();
+    }
+  } catch (problem) {
+    if (!control.signal.aborted) complain(problem);
+  } finally {
+    if (writing === mine) finish(first);
+  }
+}
+
+function finish(first) {
+  const { characters } = { characters: writing.end() };
+  writing = null;
+  editor.show(characters);
+  const written = textOf(characters.slice(first));
+  $("spoken").textContent = written ? `Written: ${written.slice(-600)}` : "Nothing was written.";
+  if (!written) past.pop();
+  setWriting(false);
+  refresh();
+}
+
+/** End the writing; what is written stays. */
+function stop() {
+  if (!writing) return;
+  const { control } = writing;
+  writing = null;
+  control.abort();
+  notice.hide();
+  setWriting(false);
+  refresh();
+}
+
+function setWriting(now) {
+  document.body.classList.toggle("writing", now);
+  $("go").textContent = now ? "Stop" : "Go on";
+  if (now) $("count").textContent = "Writing…";
+  if (now) $("spoken").textContent = "Writing.";
+  showFacts();
+}
+
+/** At most one call per frame. */
+function paced(task) {
+  let waits = false;
+  return () => {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      task();
+    });
+  };
+}
+
+// Where the heads look
+
+const look = later(async (signal) => {
+  if (!$("heads").open || writing || !model) return;
+  if (!model.attention) return heads.explain("This model does not show its attention.");
+  const end = editor.at;
+  const before = textOf(editor.characters.slice(0, end));
+  if (!before) return heads.explain("There is nothing before the cursor to look at.");
+  const answer = await api.attention(model.id, before, signal).catch((problem) => {
+    if (problem.status !== 400) throw problem;
+    heads.explain(problem.message);
+  });
+  if (!answer) return paintHead();
+  heads.end = end;
+  heads.show(answer);
+  paintHead();
+}, 250);
+
+function paintHead() {
+  const head = $("heads").open ? heads.chosen : null;
+  editor.colourBy(head && paintBy(head.weights, editor.characters, heads.end));
+  $("legend-title").textContent = head ? `Attention of layer ${head.layer}, head ${head.head + 1}` : "Surprisal in bits";
+  drawLegend(head ? "weight" : "bits");
+}
+
+function drawLegend(kind) {
+  drawScale($("scale"), kind);
+  const ticks = kind === "bits" ? [0, 2, 4, 6, `${MOST_BITS}+`] : ["none", "most"];
+  $("ticks").replaceChildren(...ticks.map((tick) => Object.assign(document.createElement("span"), { textContent: tick })));
+}
+
+// Two texts
+
+const judge = later(async (signal) => {
+  if (model) await compare.score(api, model.id, signal);
+});
+
+editor.addEventListener("edit", () => {
+  const value = editor.value;
+  stop();
+  editor.show(edited(editor.characters, value));
+  refresh();
+});
+editor.addEventListener("cursor", () => {
+  showCharacter();
+  if (editor.pointed != null) return;
+  say();
+  look();
+});
+alternatives.addEventListener("take", ({ detail }) => {
+  const at = editor.pointed ?? editor.at;
+  goOn([...editor.characters.slice(0, at), ...group(detail.tokens)]);
+  editor.box.focus({ preventScroll: true });
+});
+compare.addEventListener("change", () => {
+  judge();
+  share();
+});
+heads.addEventListener("choose", paintHead);
+$("heads").addEventListener("toggle", () => {
+  paintHead();
+  look();
+});
+controls.addEventListener("change", share);
+$("model").addEventListener("change", () => choose($("model").value));
+$("go").addEventListener("click", () => (writing ? stop() : goOn()));
+$("undo").addEventListener("click", undo);
+$("clear").addEventListener("click", () => {
+  stop();
+  change([]);
+  editor.box.focus();
+});
+$("link").addEventListener("click", copyLink);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && writing) stop();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("token").open) {
+    event.preventDefault();
+    goOn();
+  }
+});
+addEventListener("hashchange", restore);
+$("examples").append(
+  ...EXAMPLES.map((text) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: text.trim() });
+    button.addEventListener("click", () => goOn(edited([], text)));
+    return button;
+  }),
+);
+bindTheme($("theme"));
+drawLegend("bits");
+start();
