@@ -14,6 +14,7 @@ export class Alternatives extends EventTarget {
 
   /** Show a hint instead of a character. */
   explain(hint) {
+    if (!this.#isNew(hint)) return;
     this.title.textContent = "";
     this.fact.textContent = hint;
     this.lists.replaceChildren();
@@ -21,6 +22,7 @@ export class Alternatives extends EventTarget {
 
   /** Show a character and what else it might have been. */
   show(character) {
+    if (!this.#isNew(character)) return;
     this.#name(character.text, character.shown);
     if (character.bits == null) {
       this.fact.textContent = character.shown.length > 64 ? "too far back to be scored" : "not scored yet";
@@ -39,10 +41,18 @@ export class Alternatives extends EventTarget {
 
   /** Show what may follow the text. */
   showNext(top) {
+    if (!this.#isNew(top)) return;
     this.title.textContent = "next";
     this.title.className = "what next";
     this.fact.textContent = "most probable after this text";
     this.lists.replaceChildren(this.#list(top, null, []));
+  }
+
+  /** What is shown already stays, so that a button is still there when the finger leaves it. */
+  #isNew(what) {
+    const fresh = this.now !== what;
+    this.now = what;
+    return fresh;
   }
 
   #name(text, visible) {

@@ -56,6 +56,7 @@ export class Editor extends EventTarget {
   colourBy(paint) {
     this.paint = paint ?? surprisal;
     this.#draw();
+    this.#mark();
   }
 
   select(index) {
