@@ -195,11 +195,12 @@ class LM:
         found = list[dict[int, Tensor]]()
         with eval_step(self.model, self.hardware):
             for tokens_1T, state, _ in self._read(text, after, chunk=1):
-                weights = self._attention_weights(tokens_1T, state)
+                weights = self.attention_weights(tokens_1T, state)
                 found.append({layer: each_1HTS[0, :, 0] for layer, each_1HTS in weights.items()})
         return found
 
-    def _attention_weights(self, tokens_1T: Tensor, state: State) -> dict[int, Tensor]:
+    def attention_weights(self, tokens_1T: Tensor, state: State) -> dict[int, Tensor]:
+        """Return the weights (1, H, T, S) of some tokens by layer, read from `state` on."""
         weights = getattr(self.model, "attention_weights", None)
         if weights is not None and (found := weights(tokens_1T, state)):
             return dict(found)

@@ -25,12 +25,13 @@ VERBS = {
     "plot": ("plot.plot", "Draw figures of runs."),
     "import": ("import_.import_", "Convert a released checkpoint to a run."),
     "export": ("export.export", "Write a trained model for another program."),
+    "serve": ("serve.serve", "Answer requests over HTTP, as OpenAI's API does."),
     "data": ("data.app", "Corpora: list, get, prepare; cut-offs of an adaptive softmax."),
     "bench": ("bench.app", "Measure speed and memory."),
 }
 """Every command by name: the function or group of commands in this package, and a line of help."""
 
-RUN_COMMANDS = ("evaluate", "generate", "score", "plot", "export", "derive", "board")
+RUN_COMMANDS = ("evaluate", "generate", "score", "plot", "export", "serve", "derive", "board")
 COMPLETIONS = {
     **dict.fromkeys(("train", "compare", "search"), complete_recipes),
     **dict.fromkeys(RUN_COMMANDS, complete_runs),

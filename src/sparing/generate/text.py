@@ -164,7 +164,7 @@ def stream_text(  # noqa: PLR0913  one is keyword-only
     encoding: str = "utf-8",
 ) -> Iterator[str]:
     """Yield what follows the text `read` piece by piece, as soon as each piece is final."""
-    opening = _missing_space(read.text, read.last_token)
+    opening = missing_space(read.text, read.last_token)
     transcript = Transcript(read.text, config.stop, opening=opening, encoding=encoding)
     group = Group([0], read.logits_1V, read.state)
     for step in decode_groups(model, [group], config, hardware):
@@ -187,7 +187,7 @@ def complete(
     ids = [vocab.encode(prompt) for prompt in prompts]
     last = [vocab.token_bytes(int(own[-1])) if len(own) else b"" for own in ids]
     drafts = [
-        Draft(prompt, Transcript(prompt, config.stop, opening=_missing_space(prompt, token)))
+        Draft(prompt, Transcript(prompt, config.stop, opening=missing_space(prompt, token)))
         for prompt, token in zip(prompts, last, strict=True)
     ]
     for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
@@ -198,6 +198,6 @@ def complete(
     return [draft.completion() for draft in drafts]
 
 
-def _missing_space(text: bytes, last_token: bytes) -> str:
+def missing_space(text: bytes, last_token: bytes) -> str:
     """Return the space that ends the last token of `text` if the text itself lacks it."""
     return " " if last_token.endswith(b" ") and not text[-1:].isspace() else ""

@@ -1,0 +1,144 @@
+"""`sparing serve`: models over HTTP, as OpenAI's clients expect them."""
+
+import os
+import re
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparing import device
+from sparing.cli.complete import complete_runs
+from sparing.cli.options import CheckpointName, Device, print_message
+from sparing.errors import UserError
+from sparing.lm import LM, open_lm
+from sparing.runs.bundled import run_or_bundled
+from sparing.serve.guard import is_loopback
+from sparing.serve.limits import Limits
+
+DEFAULTS = Limits()
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+TOKEN = "SPARING_TOKEN"
+MIB = 1 << 20
+
+
+def serve(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders that `sparing train` made; default: the model of the package.",
+            autocompletion=complete_runs,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(help=f"What clients must send; better in {TOKEN}, which others cannot see."),
+    ] = None,
+    lanes: Annotated[int, typer.Option(help="Texts written together.")] = DEFAULTS.lanes,
+    queue: Annotated[int, typer.Option(help="Texts that may wait.")] = DEFAULTS.queue,
+    chunk: Annotated[
+        int, typer.Option(help="Tokens of a prompt read between two of others.")
+    ] = DEFAULTS.chunk,
+    prompt_tokens: Annotated[int, typer.Option(help="Longest prompt.")] = DEFAULTS.prompt_tokens,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = DEFAULTS.max_tokens,
+    body_bytes: Annotated[int, typer.Option(help="Longest body.")] = DEFAULTS.body_bytes,
+    connections: Annotated[
+        int, typer.Option(help="Most connections at once.")
+    ] = DEFAULTS.connections,
+    time_s: Annotated[float, typer.Option("--time", help="Seconds an answer may take.")] = (
+        DEFAULTS.time_s
+    ),
+    cache: Annotated[
+        int, typer.Option(metavar="MIB", help="Memory for states of prompts that may come again.")
+    ] = DEFAULTS.cache_bytes // MIB,
+    drain_s: Annotated[
+        float, typer.Option("--drain", help="Seconds to finish answers after SIGTERM.")
+    ] = 30.0,
+    checkpoint: CheckpointName = None,
+    target: Device = "auto",
+) -> None:
+    """Serve models over HTTP until Ctrl-C or SIGTERM."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(f"this needs {missing[0]}; pip install 'sparing[serve]'")
+    token = _token(token)
+    if token is None and not is_loopback(host):
+        raise UserError(
+            f"without a token only this machine may connect, and {host} lets others; "
+            f"set {TOKEN}, or leave --host out"
+        )
+    limits = Limits(
+        lanes=lanes,
+        queue=queue,
+        chunk=chunk,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        body_bytes=body_bytes,
+        connections=connections,
+        time_s=time_s,
+        cache_bytes=cache * MIB,
+    )
+    # Before the models are loaded, which takes longer than to see that a port is in use.
+    with _listen(host, port) as listening:
+        models = _open_models(paths or [], target, checkpoint)
+        stopped_by = _serve(models, limits, listening, token, drain_s)
+    if stopped_by:
+        print_message("stopped")
+
+
+def _serve(
+    models: dict[str, LM],
+    limits: Limits,
+    listening: socket.socket,
+    token: str | None,
+    drain_s: float,
+) -> int:
+    from sparing.serve.app import create_app
+    from sparing.serve.server import serve as run
+    from sparing.serve.service import Service
+
+    with Service(models, limits) as service:
+        app = create_app(service, token)
+        listening.listen(2048)
+        print_message(f"serving {', '.join(models)} at {_address(listening)}")
+        return run(app, listening, limits, drain_s)
+
+
+def _token(given: str | None) -> str | None:
+    token = os.environ.get(TOKEN) if given is None else given
+    if token is not None and not re.fullmatch(r"[!-~]{8,256}", token):
+        raise UserError("a token has 8 to 256 printable ASCII characters and no spaces")
+    return token
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except (OSError, UnicodeError, OverflowError) as problem:
+        reason = getattr(problem, "strerror", None) or "not an address"
+        raise UserError(f"cannot listen on {host}, port {port}: {reason}") from None
+    return listening
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _open_models(paths: list[Path], target: str, checkpoint: str | None) -> dict[str, LM]:
+    hardware, found = device.pick(target, "float32"), dict[str, LM]()
+    chosen: list[Path | None] = [*paths] or [None]
+    for path in chosen:
+        lm = open_lm(run_or_bundled(path), hardware, checkpoint)
+        name = lm.config.recipe if path is None else path.resolve().name
+        if name in found:
+            raise UserError(f"two runs are named {name}; rename one, as requests name their model")
+        found[name] = lm
+    return found

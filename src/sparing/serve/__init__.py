@@ -1,0 +1,1 @@
+"""The models as a service: one engine per model, an HTTP interface and a page in front of it."""
