@@ -15,7 +15,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 EXPECTED = [(b"e", 1.0), (b"t", 2.0), (b" ", 3.0), ("é".encode()[:1], 4.0), (b"\n", 5.0)]
 """The alternatives at every place, with their bits."""
 

@@ -338,7 +338,7 @@ def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
         ("textbox", "Text"), ("textbox", "First text"), ("button", "Go on"), ("combobox", "Model"),
         ("slider", "Temperature"), ("slider", "Top p"), ("spinbutton", "Seed"),
         ("button", "e, 50 %: put it there and go on"), ("button", "space, 13 %: put it there and go on"),
-        ("radio", "Layer 1, head 2: can look back 5,000; half of its attention is on the last token itself"),
+        ("radio", "Block 1, head 1: can look back 5,000; half of its attention is on the last token itself"),
     } <= set(used)  # fmt: skip
     # The coloured copy of the text is for eyes only.
     assert len([1 for node in nodes if node.get("name", {}).get("value") == "b"]) == 0
@@ -355,7 +355,7 @@ def test_the_heads_show_how_far_and_where_they_look(page: Page) -> None:
     assert widths[3] == max(widths) > widths[0] > 0
     page.run("document.querySelector(arguments[0]).click()", far)
     page.until(lambda: page.steps(kind="weight") == [15, 0, 0, 0, 0, 0, 0, 0])
-    assert page.text("#legend-title") == "Attention of layer 1, head 2"
+    assert page.text("#legend-title") == "Attention of block 1, head 1"
     assert "within the last 8" in page.text("#heads .fact")
     page.type(Keys.HOME + Keys.ARROW_RIGHT * 2)
     page.until(lambda: page.steps(kind="weight") == [15, 0] + [None] * 6)
@@ -552,9 +552,9 @@ def test_of_a_very_long_text_the_end_is_scored(page: Page) -> None:
              "box.dispatchEvent(new Event('input'))", "so it goes. " * 20_000)  # fmt: skip
     page.until(lambda: "bits per byte" in page.text("#count"))
     assert "240,000 characters" in page.text("#count")
-    assert "only the last" in page.text("#count")
+    assert "only the last 4,500 are read" in page.text("#count")
     sizes = [len(body["texts"][0]) for path, body in page.server.script.asked if path == "/score"]
-    assert max(sizes) <= 8000
+    assert max(sizes) <= 6000
     assert len(page.value) == 240_000
     page.find("#link").click()
     page.until(lambda: "too long for a link" in page.text("#notice p"))

@@ -85,6 +85,7 @@ function character(points, tokens, written) {
   return {
     text,
     shown: shown(text),
+    size: tokens.reduce((sum, token) => sum + token.bytes.length, 0),
     tokens,
     bits: known ? tokens.reduce((sum, token) => sum + token.bits, 0) : null,
     readers: [...READERS.segment(text)].length,
@@ -103,7 +104,8 @@ export function unscored(text) {
 /** One piece of text without a score, however long. */
 export function lump(text) {
   const flags = { broken: false, open: false, written: false, stale: false };
-  return { text, shown: shown(text), tokens: null, bits: null, readers: 1, ...flags };
+  const size = new TextEncoder().encode(text).length;
+  return { text, shown: shown(text), size, tokens: null, bits: null, readers: 1, ...flags };
 }
 
 /** What the text box can hold: control characters become the signs for them. */
@@ -115,11 +117,6 @@ export function shown(text) {
 
 /** How many bits each character that a reader sees carries. */
 export const bitsEach = (each) => (each.bits == null ? null : each.bits / each.readers);
-
-export const sizeOf = (each) =>
-  each.tokens
-    ? each.tokens.reduce((sum, token) => sum + token.bytes.length, 0)
-    : new TextEncoder().encode(each.text).length;
 
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥" };
 const SPOKEN = { " ": "space", "\n": "line end", "\t": "tab", "": "nothing" };

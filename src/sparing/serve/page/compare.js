@@ -1,7 +1,7 @@
 // Two texts, scored against each other.
 
 import { factOf } from "./alternatives.js";
-import { readable, sizeOf } from "./characters.js";
+import { readable } from "./characters.js";
 import { Editor } from "./editor.js";
 import { edited, scorable, scored, shownOf, textOf } from "./text.js";
 
@@ -79,7 +79,7 @@ function sumOf(characters) {
   const part = scorable(characters);
   if (!shownOf(part) || part.some((each) => each.bits == null || each.stale)) return null;
   const bits = part.reduce((sum, each) => sum + each.bits, 0);
-  return { bits, size: part.reduce((sum, each) => sum + sizeOf(each), 0) };
+  return { bits, size: part.reduce((sum, each) => sum + each.size, 0) };
 }
 
 /** What the difference of two surprisals says; positive bits speak for the first text. */

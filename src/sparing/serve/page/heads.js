@@ -1,6 +1,5 @@
 // How far each attention head looks, and where one of them looked.
 
-import { sizeOf } from "./characters.js";
 import { weightStep } from "./colour.js";
 
 const count = (number) => Math.round(number).toLocaleString("en");
@@ -113,7 +112,7 @@ function describe({ layer, head, span, weights }) {
   const reach = span == null ? "" : ` can look back ${count(span)};`;
   const half = halfWithin(weights);
   const near = half === 0 ? "on the last token itself" : `within the last ${count(half + 1)}`;
-  return `Layer ${layer}, head ${head + 1}:${reach} half of its attention is ${near}`;
+  return `Block ${layer}, head ${head}:${reach} half of its attention is ${near}`;
 }
 
 /** The distance back within which half of the attention lies. */
@@ -132,7 +131,7 @@ export function paintBy(weights, characters, end) {
   const sums = new Array(end).fill(0);
   let newest = weights.length;
   for (let at = end - 1; at >= 0 && newest > 0; at--) {
-    const tokens = characters[at].tokens?.length ?? sizeOf(characters[at]);
+    const tokens = characters[at].tokens?.length ?? characters[at].size;
     sums[at] = weights.slice(Math.max(0, newest - tokens), newest).reduce((sum, each) => sum + each, 0);
     newest -= tokens;
   }

@@ -2,7 +2,7 @@
 
 import { Alternatives, sayCharacter } from "./alternatives.js";
 import { Api, Unreachable, pause } from "./api.js";
-import { group, sizeOf } from "./characters.js";
+import { group } from "./characters.js";
 import { MOST_BITS, drawScale } from "./colour.js";
 import { Compare } from "./compare.js";
 import { Controls } from "./controls.js";
@@ -88,7 +88,7 @@ function choose(id) {
     editor.show(editor.characters.map((each) => ({ ...each, stale: true })));
     compare.forget();
     heads.release();
-    editor.colourBy(null);
+    paintHead();
   }
   refresh();
   judge();
@@ -159,6 +159,7 @@ function refresh() {
 }
 
 const rescore = later(async (signal) => {
+  if (!model) return;
   const part = textOf(scorable(editor.characters));
   if (part && !isScored(editor.characters)) {
     const [{ tokens }] = await api.score(model.id, [part], ALTERNATIVES, signal);
@@ -168,7 +169,7 @@ const rescore = later(async (signal) => {
     showFacts();
     showCharacter();
   }
-  const text = textOf(editor.characters);
+  const text = textOf(scorable(editor.characters));
   if (writing || next.text === text) return;
   next = { text, top: await api.next(model.id, text, ALTERNATIVES, signal) };
   showCharacter();
@@ -187,11 +188,11 @@ function showFacts() {
 function countOf(characters) {
   const known = scorable(characters).filter((each) => each.bits != null);
   const bits = known.reduce((sum, each) => sum + each.bits, 0);
-  const size = known.reduce((sum, each) => sum + sizeOf(each), 0);
+  const size = known.reduce((sum, each) => sum + each.size, 0);
   const rate = size ? ` · ${(bits / size).toFixed(2)} bits per byte` : "";
   const count = characters.reduce((sum, each) => sum + each.readers, 0) + Math.max(0, foldedSize(characters) - 1);
   const part = foldedSize(characters)
-    ? ` · only the last ${scorable(characters).length.toLocaleString("en")} are scored, as if the text began there`
+    ? ` · only the last ${scorable(characters).length.toLocaleString("en")} are read, as if the text began there`
     : "";
   return `${count.toLocaleString("en")} ${count === 1 ? "character" : "characters"}${rate}${part}`;
 }
@@ -200,7 +201,7 @@ function countOf(characters) {
 function showCharacter() {
   const each = editor.characters[editor.pointed ?? editor.at];
   if (each) alternatives.show(each);
-  else if (next.text === textOf(editor.characters) && next.top.length) alternatives.showNext(next.top);
+  else if (next.text === textOf(scorable(editor.characters)) && next.top.length) alternatives.showNext(next.top);
   else alternatives.explain(writing ? "Writing…" : "…");
 }
 
@@ -215,6 +216,7 @@ const say = later(async () => {
 async function goOn(given) {
   stop();
   if (!model) return;
+  notice.hide();
   if (given) change(given);
   past.push(editor.characters);
   const control = new AbortController();
@@ -229,10 +231,9 @@ async function goOn(given) {
     showCharacter();
   });
   try {
-    const body = { model: model.id, prompt: textOf(editor.characters), logprobs: ALTERNATIVES, ...controls.request() };
+    const body = { model: model.id, prompt: textOf(scorable(editor.characters)), logprobs: ALTERNATIVES, ...controls.request() };
     for await (const tokens of api.write(body, control.signal)) {
       if (writing !== mine) return;
-      notice.hide();
       mine.add(tokens);
       shown();
     }
@@ -244,7 +245,7 @@ async function goOn(given) {
 }
 
 function finish(first) {
-  const { characters } = { characters: writing.end() };
+  const characters = writing.end();
   writing = null;
   editor.show(characters);
   const written = textOf(characters.slice(first));
@@ -292,7 +293,7 @@ const look = later(async (signal) => {
   if (!$("heads").open || writing || !model) return;
   if (!model.attention) return heads.explain("This model does not show its attention.");
   const end = editor.at;
-  const before = textOf(editor.characters.slice(0, end));
+  const before = textOf(scorable(editor.characters.slice(0, end)));
   if (!before) return heads.explain("There is nothing before the cursor to look at.");
   const answer = await api.attention(model.id, before, signal).catch((problem) => {
     if (problem.status !== 400) throw problem;
@@ -307,7 +308,7 @@ const look = later(async (signal) => {
 function paintHead() {
   const head = $("heads").open ? heads.chosen : null;
   editor.colourBy(head && paintBy(head.weights, editor.characters, heads.end));
-  $("legend-title").textContent = head ? `Attention of layer ${head.layer}, head ${head.head + 1}` : "Surprisal in bits";
+  $("legend-title").textContent = head ? `Attention of block ${head.layer}, head ${head.head}` : "Surprisal in bits";
   drawLegend(head ? "weight" : "bits");
 }
 
@@ -361,7 +362,8 @@ $("clear").addEventListener("click", () => {
 $("link").addEventListener("click", copyLink);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && writing) stop();
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("token").open) {
+  const elsewhere = $("token").open || $("compare").contains(document.activeElement);
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !elsewhere) {
     event.preventDefault();
     goOn();
   }

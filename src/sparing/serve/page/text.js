@@ -3,14 +3,15 @@
 
 import { group, lump, unscored } from "./characters.js";
 
-/** Most characters that are scored and coloured; the text before them is one piece. */
-export const MOST = 8000;
+/** Most bytes that the model reads, scores and colours; the text before them is one piece. */
+export const MOST = 6000;
 
 export const textOf = (characters) => characters.map((each) => each.text).join("");
 export const shownOf = (characters) => characters.map((each) => each.shown).join("");
 
-/** The characters after the box was edited to hold `value`. What follows the edit becomes stale. */
-export function edited(characters, value) {
+/** The characters after the box was edited to hold `given`. What follows the edit becomes stale. */
+export function edited(characters, given) {
+  const value = given.toWellFormed();
   const before = shownOf(characters);
   if (value === before) return characters;
   const shared = sharedStart(before, value);
@@ -53,7 +54,7 @@ function after(characters, offset) {
 /** An accent typed after a letter changes the letter. */
 function joined(kept, typed) {
   if (typed.length > 4 * MOST) {
-    const cut = typed.length - MOST;
+    const cut = typed.length - 2 * MOST;
     return [lump(textOf(kept) + typed.slice(0, cut)), ...unscored(typed.slice(cut))];
   }
   const last = kept.at(-1);
@@ -62,14 +63,16 @@ function joined(kept, typed) {
   return anew[0]?.text === last.text ? [...kept, ...anew.slice(1)] : [...kept.slice(0, -1), ...anew];
 }
 
-/** A text that is too long keeps its beginning as one piece that is not scored. */
+/** A text that is too long keeps its beginning as one piece that is not read. */
 export function folded(characters) {
-  if (characters.length <= MOST) return characters;
-  const cut = characters.length - Math.floor(0.75 * MOST);
+  if (scorable(characters).reduce((sum, each) => sum + each.size, 0) <= MOST) return characters;
+  let cut = characters.length;
+  // Room to grow, so that not every key folds anew.
+  for (let left = 0.75 * MOST; (left -= characters[cut - 1].size) >= 0; ) cut--;
   return [lump(textOf(characters.slice(0, cut))), ...characters.slice(cut)];
 }
 
-/** The part that is scored: everything but a folded beginning. */
+/** The part that the model reads: everything but a folded beginning. */
 export function scorable(characters) {
   return characters.slice(foldedSize(characters) ? 1 : 0);
 }
@@ -125,12 +128,14 @@ export class Writing {
   add(tokens) {
     this.open.push(...tokens);
     const grouped = group(this.open, true);
-    const settled = grouped.slice(0, -1);
+    // The bytes that are half a character may be an accent of the one before.
+    const last = grouped.at(-1)?.open ? -2 : -1;
+    const settled = grouped.slice(0, last);
     if (settled.length) {
       this.settled = folded(this.settled.concat(settled));
       this.open = this.open.slice(settled.reduce((sum, each) => sum + each.tokens.length, 0));
     }
-    this.characters = this.settled.concat(grouped.slice(-1).filter((each) => !each.open));
+    this.characters = this.settled.concat(grouped.slice(last).filter((each) => !each.open));
     return this.characters;
   }
 
