@@ -1,4 +1,4 @@
-"""A server for tests of the page: the real files, and a model whose answers are known beforehand."""
+"""A server for tests of the page: its real files, and a model whose answers are known."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, cast
 
-PAGE = Path(__file__).parents[2] / "src" / "sparing" / "serve" / "page"
+PAGE = Path(__file__).parents[3] / "src" / "sparing" / "serve" / "page"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -22,6 +22,6 @@ def version() -> tuple[int, ...]:
 @pytest.mark.skipif(version() < OLDEST, reason="no Node here, or an old one")
 @pytest.mark.parametrize("part", ["characters", "share", "text"])
 def test_the_modules_of_the_page_pass_their_own_tests(part: str) -> None:
-    tests = Path(__file__).parent / "page" / f"{part}.test.mjs"
+    tests = Path(__file__).parent / f"{part}.test.mjs"
     done = subprocess.run([str(NODE), "--test", str(tests)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
