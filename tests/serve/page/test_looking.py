@@ -92,7 +92,7 @@ def test_the_heads_show_how_far_and_where_they_look(page: Page) -> None:
     assert widths[3] == max(widths) > widths[0] > 0
     page.run("document.querySelector(arguments[0]).click()", far)
     page.until(lambda: page.steps(kind="weight") == [15, 0, 0, 0, 0, 0, 0, 0])
-    assert page.text("#legend-title") == "Attention of block 1, head 1"
+    assert page.text("#legend figcaption") == "Attention of block 1, head 1"
     assert "within the last 8" in page.text("#heads .fact")
     page.type(Keys.HOME + Keys.ARROW_RIGHT * 2)
     page.until(lambda: page.steps(kind="weight") == [15, 0] + [None] * 6)

@@ -1,6 +1,7 @@
 // Requests to the server that this page came from.
 
 import { toTokens } from "./characters.js";
+import { pause } from "./pacing.js";
 
 const TOKEN = "sparing.token";
 const TRIES = 6;
@@ -156,22 +157,6 @@ async function unlessLost(promise) {
 async function message(response) {
   const wanted = `The server answered ${response.status}.`;
   return response.json().then(({ error }) => error?.message ?? wanted, () => wanted);
-}
-
-/** Wait, or throw as soon as the signal is aborted. */
-export function pause(milliseconds, signal) {
-  return new Promise((resolve, reject) => {
-    const stop = () => {
-      clearTimeout(timer);
-      reject(signal.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
-      resolve();
-    }, milliseconds);
-    if (signal?.aborted) stop();
-    signal?.addEventListener("abort", stop, { once: true });
-  });
 }
 
 // A browser may forbid storage; then the token lives as long as the page.

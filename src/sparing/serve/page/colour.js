@@ -10,16 +10,19 @@ export const step = (bits) => Math.min(STEPS - 1, Math.floor((bits * STEPS) / MO
 export const weightStep = (weight, largest) =>
   largest > 0 ? Math.min(STEPS - 1, Math.floor(Math.sqrt(weight / largest) * STEPS)) : 0;
 
-/** Fill a legend with one box for each step. */
-export function drawScale(scale, kind) {
-  scale.replaceChildren(
-    ...Array.from({ length: STEPS }, (_, at) => {
-      const box = document.createElement("span");
-      box.className = `${kind} step-${at}`;
-      return box;
-    }),
+const TICKS = { bits: [0, 2, 4, 6, `${MOST_BITS}+`], weight: ["none", "most"] };
+
+/** Draw a legend, one box for each step. */
+export function drawLegend(root, kind, title) {
+  root.querySelector("figcaption").textContent = title;
+  root.querySelector(".scale").replaceChildren(
+    ...Array.from({ length: STEPS }, (_, at) => element(`${kind} step-${at}`, "")),
   );
+  root.querySelector(".ticks").replaceChildren(...TICKS[kind].map((tick) => element("", tick)));
 }
+
+const element = (className, textContent) =>
+  Object.assign(document.createElement("span"), { className, textContent });
 
 export const percent = (bits) => {
   const share = 100 * 2 ** -bits;

@@ -1,16 +1,18 @@
 // The page: what happens when the reader types, points, and lets the model go on.
 
 import { Alternatives, sayCharacter } from "./alternatives.js";
-import { Api, Unreachable, pause } from "./api.js";
+import { Api, Unreachable } from "./api.js";
 import { group } from "./characters.js";
-import { MOST_BITS, drawScale } from "./colour.js";
+import { drawLegend } from "./colour.js";
 import { Compare } from "./compare.js";
 import { Controls } from "./controls.js";
 import { Editor } from "./editor.js";
+import { modelFacts, textFacts } from "./facts.js";
 import { Heads, paintBy } from "./heads.js";
 import { Notice, askToken } from "./notice.js";
+import { later, paced } from "./pacing.js";
 import { fromFragment, toFragment } from "./share.js";
-import { Writing, edited, foldedSize, isScored, scorable, scored, textOf } from "./text.js";
+import { Writing, edited, isScored, scorable, scored, textOf } from "./text.js";
 import { bindTheme } from "./theme.js";
 
 const PAUSE = 400;
@@ -32,25 +34,12 @@ const api = new Api({
 
 let models = [];
 let model = null;
+let wanted = "";
 let writing = null;
 let next = { text: null, top: [] };
 const past = [];
 
-/** Run a task a moment after the last call; a new call ends what the last one still does. */
-function later(task, milliseconds = PAUSE) {
-  let control = new AbortController();
-  return async () => {
-    control.abort();
-    control = new AbortController();
-    const { signal } = control;
-    try {
-      await pause(milliseconds, signal);
-      await task(signal);
-    } catch (problem) {
-      if (!signal.aborted) complain(problem);
-    }
-  };
-}
+const soon = (task, milliseconds = PAUSE) => later(task, milliseconds, complain);
 
 function complain(problem) {
   if (problem instanceof Unreachable) {
@@ -72,8 +61,7 @@ async function start() {
   $("model").replaceChildren(...models.map(({ id }) => new Option(id, id)));
   $("model").hidden = models.length < 2;
   $("go").disabled = false;
-  if (model) choose(model.id);
-  else restore();
+  choose(model?.id ?? wanted);
 }
 
 function choose(id) {
@@ -81,7 +69,7 @@ function choose(id) {
   const changed = model && model.id !== known.id;
   model = known;
   $("model").value = model.id;
-  $("facts").textContent = factsOf(model);
+  $("facts").textContent = modelFacts(model, models.length < 2);
   if (changed) {
     stop();
     next.text = null;
@@ -94,22 +82,15 @@ function choose(id) {
   judge();
 }
 
-function factsOf({ id, parameters, vocabulary, bits_per_byte: bits }) {
-  const name = models.length < 2 ? [id] : [];
-  const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)}M` : parameters.toLocaleString("en");
-  const figure = bits == null ? [] : [`${bits.toFixed(4)} bits per byte`];
-  return [...name, `${size} parameters`, `reads ${vocabulary}`, ...figure].join(" · ");
-}
-
 // Links
 
 function settings() {
   const [first, second] = compare.texts;
-  const other = models.length > 1 ? { model: model?.id } : {};
-  return { text: textOf(editor.characters), first, second, ...other, ...controls.get() };
+  const id = models.length === 1 ? "" : (model?.id ?? wanted);
+  return { text: textOf(editor.characters), first, second, model: id, ...controls.get() };
 }
 
-const share = later(async () => {
+const share = soon(async () => {
   history.replaceState(null, "", `#${toFragment(settings()).fragment}`);
 });
 
@@ -119,7 +100,8 @@ function restore() {
   controls.set(given);
   change(edited([], given.text));
   compare.set([given.first, given.second]);
-  choose(given.model);
+  wanted = given.model;
+  if (models.length) choose(wanted);
 }
 
 async function copyLink() {
@@ -158,7 +140,7 @@ function refresh() {
   share();
 }
 
-const rescore = later(async (signal) => {
+const rescore = soon(async (signal) => {
   if (!model) return;
   const part = textOf(scorable(editor.characters));
   if (part && !isScored(editor.characters)) {
@@ -182,19 +164,7 @@ function showFacts() {
   $("examples").hidden = Boolean(characters.length);
   $("text").parentElement.classList.toggle("empty", !characters.length);
   if (writing) return;
-  $("count").textContent = characters.length ? countOf(characters) : "";
-}
-
-function countOf(characters) {
-  const known = scorable(characters).filter((each) => each.bits != null);
-  const bits = known.reduce((sum, each) => sum + each.bits, 0);
-  const size = known.reduce((sum, each) => sum + each.size, 0);
-  const rate = size ? ` · ${(bits / size).toFixed(2)} bits per byte` : "";
-  const count = characters.reduce((sum, each) => sum + each.readers, 0) + Math.max(0, foldedSize(characters) - 1);
-  const part = foldedSize(characters)
-    ? ` · only the last ${scorable(characters).length.toLocaleString("en")} are read, as if the text began there`
-    : "";
-  return `${count.toLocaleString("en")} ${count === 1 ? "character" : "characters"}${rate}${part}`;
+  $("count").textContent = textFacts(characters);
 }
 
 /** Show the alternatives at the pointer or the cursor. */
@@ -205,7 +175,7 @@ function showCharacter() {
   else alternatives.explain(writing ? "Writing…" : "…");
 }
 
-const say = later(async () => {
+const say = soon(async () => {
   const each = editor.characters[editor.at];
   if (each && !writing && document.activeElement === editor.box) $("spoken").textContent = sayCharacter(each);
 }, 700);
@@ -274,22 +244,9 @@ function setWriting(now) {
   showFacts();
 }
 
-/** At most one call per frame. */
-function paced(task) {
-  let waits = false;
-  return () => {
-    if (waits) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      task();
-    });
-  };
-}
-
 // Where the heads look
 
-const look = later(async (signal) => {
+const look = soon(async (signal) => {
   if (!$("heads").open || writing || !model) return;
   if (!model.attention) return heads.explain("This model does not show its attention.");
   const end = editor.at;
@@ -308,19 +265,13 @@ const look = later(async (signal) => {
 function paintHead() {
   const head = $("heads").open ? heads.chosen : null;
   editor.colourBy(head && paintBy(head.weights, editor.characters, heads.end));
-  $("legend-title").textContent = head ? `Attention of block ${head.layer}, head ${head.head}` : "Surprisal in bits";
-  drawLegend(head ? "weight" : "bits");
-}
-
-function drawLegend(kind) {
-  drawScale($("scale"), kind);
-  const ticks = kind === "bits" ? [0, 2, 4, 6, `${MOST_BITS}+`] : ["none", "most"];
-  $("ticks").replaceChildren(...ticks.map((tick) => Object.assign(document.createElement("span"), { textContent: tick })));
+  if (head) drawLegend($("legend"), "weight", `Attention of block ${head.layer}, head ${head.head}`);
+  else drawLegend($("legend"), "bits", "Surprisal in bits");
 }
 
 // Two texts
 
-const judge = later(async (signal) => {
+const judge = soon(async (signal) => {
   if (model) await compare.score(api, model.id, signal);
 });
 
@@ -377,5 +328,6 @@ $("examples").append(
   }),
 );
 bindTheme($("theme"));
-drawLegend("bits");
+paintHead();
+restore();
 start();
