@@ -4,7 +4,7 @@ import { isText, readable, spoken } from "./characters.js";
 import { bitsText, percent } from "./colour.js";
 
 export class Alternatives extends EventTarget {
-  /** Event: "take", whose `detail` is {tokens}: the start of a character, and what to put there. */
+  /** Event: "take", whose `detail` is {tokens, byKeyboard}: the start of a character and what to put there. */
   constructor(root) {
     super();
     this.title = root.querySelector(".what");
@@ -99,7 +99,10 @@ export class Alternatives extends EventTarget {
       inner.title = "Put it there and go on";
       inner.ariaLabel = `${spoken(each.bytes)}, ${percent(each.bits)}: put it there and go on`;
       const tokens = [...before, { bytes: each.bytes, bits: each.bits, top }];
-      inner.addEventListener("click", () => this.dispatchEvent(new CustomEvent("take", { detail: { tokens } })));
+      inner.addEventListener("click", (event) => {
+        const detail = { tokens, byKeyboard: event.detail === 0 };
+        this.dispatchEvent(new CustomEvent("take", { detail }));
+      });
     }
     return row;
   }

@@ -86,6 +86,8 @@ export class Editor extends EventTarget {
         span.at = at;
         this.spans.push(span);
       }
+      if (span.each === each && span.paint === this.paint) return;
+      Object.assign(span, { each, paint: this.paint });
       if (span.textContent !== each.shown) span.textContent = each.shown;
       const [kind, value] = this.paint(each, at) ?? [];
       span.className = [

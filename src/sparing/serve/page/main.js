@@ -10,10 +10,11 @@ import { Editor } from "./editor.js";
 import { modelFacts, textFacts } from "./facts.js";
 import { Heads, paintBy } from "./heads.js";
 import { Notice, askToken } from "./notice.js";
-import { later, paced } from "./pacing.js";
+import { later } from "./pacing.js";
 import { fromFragment, toFragment } from "./share.js";
-import { Writing, edited, isScored, scorable, scored, textOf } from "./text.js";
+import { edited, isScored, scorable, scored, textOf } from "./text.js";
 import { bindTheme } from "./theme.js";
+import { Writer } from "./writer.js";
 
 const PAUSE = 400;
 const ALTERNATIVES = 8;
@@ -22,20 +23,20 @@ const EXAMPLES = ["'''Ada Lovelace''' was an English ", "== Early life ==\n", "T
 
 const $ = (id) => document.getElementById(id);
 const notice = new Notice($("notice"));
-const editor = new Editor($("sheet"));
-const controls = new Controls($("sampling"));
-const alternatives = new Alternatives($("alternatives"));
-const heads = new Heads($("heads"));
-const compare = new Compare($("compare"));
 const api = new Api({
   askToken: (wrong) => askToken($("token"), wrong),
   waiting: (seconds) => (seconds == null ? notice.hide() : notice.show(`The server is busy. Trying again in ${seconds} s.`)),
 });
+const editor = new Editor($("sheet"));
+const controls = new Controls($("sampling"));
+const alternatives = new Alternatives($("alternatives"));
+const heads = new Heads($("heads"));
+const writer = new Writer(api);
+const compare = new Compare($("compare"));
 
 let models = [];
 let model = null;
 let wanted = "";
-let writing = null;
 let next = { text: null, top: [] };
 const past = [];
 
@@ -146,16 +147,22 @@ const rescore = soon(async (signal) => {
   if (part && !isScored(editor.characters)) {
     const [{ tokens }] = await api.score(model.id, [part], ALTERNATIVES, signal);
     signal.throwIfAborted();
-    if (writing) writing.settled = scored(writing.settled, part, tokens) ?? writing.settled;
+    if (writer.active) writer.score(part, tokens);
     editor.show(scored(editor.characters, part, tokens) ?? editor.characters);
     showFacts();
     showCharacter();
   }
+  expect();
+});
+
+/** Ask what may come next, where that is shown. */
+const expect = soon(async (signal) => {
   const text = textOf(scorable(editor.characters));
-  if (writing || next.text === text) return;
+  const wanted = model && !writer.active && editor.at === editor.characters.length;
+  if (!wanted || next.text === text) return;
   next = { text, top: await api.next(model.id, text, ALTERNATIVES, signal) };
   showCharacter();
-});
+}, 50);
 
 function showFacts() {
   const { characters } = editor;
@@ -163,8 +170,7 @@ function showFacts() {
   $("clear").disabled = !characters.length;
   $("examples").hidden = Boolean(characters.length);
   $("text").parentElement.classList.toggle("empty", !characters.length);
-  if (writing) return;
-  $("count").textContent = textFacts(characters);
+  $("count").textContent = writer.active ? "Writing…" : textFacts(characters);
 }
 
 /** Show the alternatives at the pointer or the cursor. */
@@ -172,82 +178,55 @@ function showCharacter() {
   const each = editor.characters[editor.pointed ?? editor.at];
   if (each) alternatives.show(each);
   else if (next.text === textOf(scorable(editor.characters)) && next.top.length) alternatives.showNext(next.top);
-  else alternatives.explain(writing ? "Writing…" : "…");
+  else alternatives.explain(writer.active ? "Writing…" : "…");
 }
 
 const say = soon(async () => {
   const each = editor.characters[editor.at];
-  if (each && !writing && document.activeElement === editor.box) $("spoken").textContent = sayCharacter(each);
+  if (each && !writer.active && document.activeElement === editor.box) $("spoken").textContent = sayCharacter(each);
 }, 700);
 
 // Writing
 
 /** Let the model go on, from `given` where it is another text than the one shown. */
 async function goOn(given) {
-  stop();
   if (!model) return;
+  writer.stop();
   notice.hide();
-  if (given) change(given);
   past.push(editor.characters);
-  const control = new AbortController();
-  const mine = new Writing(editor.characters);
-  writing = Object.assign(mine, { control });
+  if (given) editor.show(given);
   editor.select(editor.characters.length);
-  setWriting(true);
-  const first = editor.characters.length;
-  const shown = paced(() => {
-    if (writing !== mine) return;
-    editor.show(mine.characters);
-    showCharacter();
-  });
+  const request = { model: model.id, logprobs: ALTERNATIVES, ...controls.request() };
   try {
-    const body = { model: model.id, prompt: textOf(scorable(editor.characters)), logprobs: ALTERNATIVES, ...controls.request() };
-    for await (const tokens of api.write(body, control.signal)) {
-      if (writing !== mine) return;
-      mine.add(tokens);
-      shown();
-    }
+    const written = await writer.write(editor.characters, request);
+    if (written === "") past.pop();
+    if (written !== null) $("spoken").textContent = written ? `Written: ${written.slice(-600)}` : "Nothing was written.";
   } catch (problem) {
-    if (!control.signal.aborted) complain(problem);
-  } finally {
-    if (writing === mine) finish(first);
+    complain(problem);
   }
 }
 
-function finish(first) {
-  const characters = writing.end();
-  writing = null;
-  editor.show(characters);
-  const written = textOf(characters.slice(first));
-  $("spoken").textContent = written ? `Written: ${written.slice(-600)}` : "Nothing was written.";
-  if (!written) past.pop();
-  setWriting(false);
-  refresh();
-}
-
-/** End the writing; what is written stays. */
 function stop() {
-  if (!writing) return;
-  const { control } = writing;
-  writing = null;
-  control.abort();
+  if (!writer.stop()) return;
   notice.hide();
-  setWriting(false);
-  refresh();
+  $("spoken").textContent = "Stopped.";
 }
 
-function setWriting(now) {
-  document.body.classList.toggle("writing", now);
-  $("go").textContent = now ? "Stop" : "Go on";
-  if (now) $("count").textContent = "Writing…";
-  if (now) $("spoken").textContent = "Writing.";
-  showFacts();
-}
+writer.addEventListener("progress", () => {
+  editor.show(writer.characters);
+  showCharacter();
+});
+writer.addEventListener("change", () => {
+  document.body.classList.toggle("writing", writer.active);
+  $("go").textContent = writer.active ? "Stop" : "Go on";
+  if (writer.active) $("spoken").textContent = "Writing.";
+  refresh();
+});
 
 // Where the heads look
 
 const look = soon(async (signal) => {
-  if (!$("heads").open || writing || !model) return;
+  if (!$("heads").open || writer.active || !model) return;
   if (!model.attention) return heads.explain("This model does not show its attention.");
   const end = editor.at;
   const before = textOf(scorable(editor.characters.slice(0, end)));
@@ -269,15 +248,17 @@ function paintHead() {
   else drawLegend($("legend"), "bits", "Surprisal in bits");
 }
 
-// Two texts
+// The two texts
 
 const judge = soon(async (signal) => {
   if (model) await compare.score(api, model.id, signal);
 });
 
+// Events
+
 editor.addEventListener("edit", () => {
-  const value = editor.value;
-  stop();
+  const { value } = editor;
+  writer.stop();
   editor.show(edited(editor.characters, value));
   refresh();
 });
@@ -286,11 +267,13 @@ editor.addEventListener("cursor", () => {
   if (editor.pointed != null) return;
   say();
   look();
+  expect();
 });
 alternatives.addEventListener("take", ({ detail }) => {
   const at = editor.pointed ?? editor.at;
   goOn([...editor.characters.slice(0, at), ...group(detail.tokens)]);
-  editor.box.focus({ preventScroll: true });
+  // The button is gone; a finger does not want the keyboard of the screen.
+  if (detail.byKeyboard) editor.box.focus({ preventScroll: true });
 });
 compare.addEventListener("change", () => {
   judge();
@@ -303,7 +286,7 @@ $("heads").addEventListener("toggle", () => {
 });
 controls.addEventListener("change", share);
 $("model").addEventListener("change", () => choose($("model").value));
-$("go").addEventListener("click", () => (writing ? stop() : goOn()));
+$("go").addEventListener("click", () => (writer.active ? stop() : goOn()));
 $("undo").addEventListener("click", undo);
 $("clear").addEventListener("click", () => {
   stop();
@@ -312,7 +295,7 @@ $("clear").addEventListener("click", () => {
 });
 $("link").addEventListener("click", copyLink);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && writing) stop();
+  if (event.key === "Escape") stop();
   const elsewhere = $("token").open || $("compare").contains(document.activeElement);
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !elsewhere) {
     event.preventDefault();
