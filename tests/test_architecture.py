@@ -34,10 +34,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": BASE,
     "evaluation": BASE | {"models", "data"},
     "generate": BASE | {"models", "data"},
+    "compress": BASE | {"models", "data", "evaluation"},
     "training": BASE | {"models", "data", "evaluation"},
     "export": BASE | {"models", "data"},
     "runs": BASE | {"models", "data", "evaluation", "generate", "training"},
-    "lm": BASE | {"models", "data", "evaluation", "generate", "training", "runs"},
+    "lm": BASE | {"models", "data", "evaluation", "generate", "compress", "training", "runs"},
     "api": BASE | {"models", "data", "evaluation", "generate", "training", "runs", "lm"},
     "experiments": BASE | {"models", "data", "evaluation", "generate", "training", "runs"},
     "plot": BASE | {"models", "data", "evaluation", "generate", "training", "runs"},
@@ -51,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data",
         "evaluation",
         "generate",
+        "compress",
         "training",
         "runs",
         "experiments",
@@ -63,10 +65,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "__main__": {"cli", "launch", "signals"},
 }
-ONLY_THE_API = {"training", "evaluation", "generate"}
+ONLY_THE_API = {"training", "evaluation", "generate", "compress"}
 EXTRAS = (
     "matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers", "fastapi",
-    "pydantic", "uvicorn", "prometheus_client",
+    "pydantic", "uvicorn", "prometheus_client", "constriction",
 )  # fmt: skip
 COPIED = "export/hf/remote/"
 """Code for exported folders, where Transformers imports it."""

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparing.compress.compressor import Compressor
+from sparing.compress.lanes import Learning
 from sparing.data.text import encode_text
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
@@ -200,6 +202,22 @@ class LM:
                 weights = self.attention_weights(tokens_1T, state)
                 found.append({layer: each_1HTS[0, :, 0] for layer, each_1HTS in weights.items()})
         return found
+
+    def compress(self, data: bytes, *, lanes: int | None = None, learn: bool = False) -> bytes:
+        """Return `data` as `sparing compress` writes it into a file; see docs/compress.md.
+
+        More `lanes` are faster and cost bits; None chooses by size. With `learn` the model learns
+        while it codes, which takes several times as long.
+        """
+        learning = Learning() if learn else None
+        return self._compressor().compress(data, lanes=lanes, learning=learning)
+
+    def decompress(self, blob: bytes) -> bytes:
+        """Return the bytes that `compress` was given, or raise a UserError."""
+        return self._compressor().decompress(blob)
+
+    def _compressor(self) -> Compressor:
+        return Compressor(self.model, self.vocab, self.hardware)
 
     def attention_weights(self, tokens_1T: Tensor, state: State) -> dict[int, Tensor]:
         """Return the weights (1, H, T, S) of some tokens by layer, read from `state` on."""

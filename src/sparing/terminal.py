@@ -43,6 +43,13 @@ def print_text(text: str, *, strong: bool = False) -> None:
     _write(sys.stdout, f"{BOLD}{shown}{PLAIN}" if strong and shown and styled() else shown)
 
 
+def print_bytes(data: bytes) -> None:
+    """Write the contents of a file to standard output, unchanged."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def styled() -> bool:
     """Whether standard output is a terminal that shows bold text, and the user wants it."""
     dull = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"

@@ -19,6 +19,8 @@ VERBS = {
     "evaluate": ("evaluate.evaluate", "Score a split of a run's text exactly."),
     "generate": ("generate.generate", "Generate text after a prompt."),
     "score": ("score.score", "Log-probability and bits per byte of sentences."),
+    "compress": ("compress.compress", "Compress a file without loss."),
+    "decompress": ("compress.decompress", "Restore a file that was compressed."),
     "search": ("search.search", "Find out which blocks a network needs."),
     "derive": ("search.derive", "Write the network a search found, as a recipe."),
     "board": ("search.board", "Retrain searched networks beside rules of thumb."),

@@ -1,0 +1,1 @@
+"""Lossless compression: what a model predicts, spent by a range coder."""

@@ -1,0 +1,195 @@
+"""Bytes to a compressed file and back, with every check on the way."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from sparing import __version__
+from sparing.compress.codec import Progress, Words, decode, encode, range_coder, take_fingerprint
+from sparing.compress.container import WORD, Header, read_container, write_container
+from sparing.compress.lanes import MAX_LANES, IntArray, Learning, open_lanes
+from sparing.data.tokens import Split
+from sparing.data.vocab import Vocab
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluation.loss import evaluate_streams
+from sparing.inputs import MAX_BYTES
+from sparing.models.api import LanguageModel
+
+TOKENS_PER_LANE = 16384
+"""With so many, what a lane loses while it has read little costs about a percent."""
+USUAL_LANES = 64
+"""The most that are chosen: each carries a state of its own."""
+FINGERPRINT_CHUNK = 12
+"""Tokens between two updates while a fingerprint is taken of a model that learns."""
+EVALUATED_SEGMENT = 256
+BITS_PER_WORD = 8 * WORD.itemsize
+
+MakeProgress = Callable[[str, int], Progress]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What a decoded file proves: it holds the text, in as many bits as the evaluation claims."""
+
+    coded_bits: int
+    """Bits of the coded words, without header and checksum."""
+    evaluated_bits: float
+    """Bits that `sparing evaluate --batch LANES` claims for the text, with fixed weights."""
+
+    @property
+    def difference(self) -> float:
+        """What coding took more than was claimed, as a share of the claim."""
+        return self.coded_bits / self.evaluated_bits - 1
+
+
+def _no_progress(what: str, tokens: int) -> Progress:
+    return lambda count: None
+
+
+class Compressor:
+    """Compresses with one model, on a CPU, and decompresses what the same model compressed."""
+
+    def __init__(self, model: LanguageModel, vocab: Vocab, hardware: Hardware) -> None:
+        range_coder()
+        if hardware.device.type != "cpu" or hardware.precision != "float32":
+            raise UserError("compression runs on a CPU in float32; load the model on device cpu")
+        if not vocab.lossless:
+            raise UserError(
+                f"this model reads {vocab.kind}, which do not restore a text exactly; compress "
+                "with a model that reads bytes"
+            )
+        self.model, self.vocab, self.hardware = model, vocab, hardware
+
+    @cached_property
+    def model_sha256(self) -> bytes:
+        """Hash of the weights by name, as they are in memory, and of the vocabulary."""
+        digest = hashlib.sha256(json.dumps(self.vocab.to_json(), sort_keys=True).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.digest()
+
+    def compress(
+        self,
+        data: bytes,
+        *,
+        lanes: int | None = None,
+        learning: Learning | None = None,
+        progress: MakeProgress = _no_progress,
+    ) -> bytes:
+        """Return `data` as a compressed file."""
+        ids = self._encode(data)
+        lanes = choose_lanes(ids.size) if lanes is None else lanes
+        if not 1 <= lanes <= MAX_LANES:
+            raise UserError(f"lanes must be from 1 to {MAX_LANES:,}, not {lanes}")
+        lanes = min(lanes, max(1, ids.size))
+        header = Header(
+            lanes=lanes,
+            threads=torch.get_num_threads(),
+            learning=learning,
+            size_bytes=len(data),
+            tokens=ids.size,
+            text_sha256=hashlib.sha256(data).digest(),
+            model_sha256=self.model_sha256,
+            fingerprint=self._fingerprint(lanes, learning),
+            maker=describe_machine(),
+        )
+        with open_lanes(self.model, self.hardware, lanes, learning) as read:
+            words = encode(read, ids, lanes, self.vocab.start, progress("compress", ids.size))
+        return write_container(header, words)
+
+    def decompress(
+        self, blob: bytes, *, name: str = "the data", progress: MakeProgress = _no_progress
+    ) -> bytes:
+        """Return the bytes that were compressed, or raise a UserError that begins with `name`."""
+        header, words = read_container(blob, name)
+        theirs, ours = header.model_sha256, self.model_sha256
+        if theirs != ours:
+            raise UserError(
+                f"{name} was compressed with another model: its hash begins with "
+                f"{theirs.hex()[:12]}, that of this one with {ours.hex()[:12]}"
+            )
+        with _threads(header.threads):
+            if header.fingerprint != self._fingerprint(header.lanes, header.learning):
+                raise UserError(
+                    f"{name} cannot be decoded here, where the model predicts other numbers; it "
+                    f"was made by {header.maker}, and this is {describe_machine()}"
+                )
+            data = self._decode(header, words, name, progress("decompress", header.tokens))
+        if len(data) != header.size_bytes or hashlib.sha256(data).digest() != header.text_sha256:
+            raise UserError(f"{name} was decoded to another text than was compressed; it is lost")
+        return data
+
+    def verify(
+        self, blob: bytes, data: bytes, *, progress: MakeProgress = _no_progress
+    ) -> Verification | None:
+        """Decode `blob`, compare it with `data`, and its size with what the evaluation claims.
+
+        None where there is nothing to evaluate.
+        """
+        if self.decompress(blob, name="the compressed file", progress=progress) != data:
+            raise UserError("the compressed file does not decode to what was compressed")
+        if not data:
+            return None
+        header, words = read_container(blob, "the compressed file")
+        split = Split(self._encode(data), len(data), 0, self.vocab.start)
+        advance = progress("evaluate", header.tokens)
+        claimed = evaluate_streams(
+            self.model, split, self.hardware, batch=header.lanes, segment=EVALUATED_SEGMENT
+        )
+        advance(header.tokens)
+        bits = claimed.bits_per_byte * claimed.size_bytes
+        return Verification(coded_bits=BITS_PER_WORD * len(words), evaluated_bits=bits)
+
+    def _fingerprint(self, lanes: int, learning: Learning | None) -> bytes:
+        short = replace(learning, chunk=FINGERPRINT_CHUNK) if learning else None
+        with open_lanes(self.model, self.hardware, lanes, short) as read:
+            return take_fingerprint(read, self.vocab.size, lanes)
+
+    def _encode(self, data: bytes) -> IntArray:
+        if len(data) > MAX_BYTES:
+            raise UserError(f"{len(data):,} bytes are more than {MAX_BYTES:,}; compress parts")
+        ids = self.vocab.encode(data).astype(np.int64)
+        # A vocabulary restores every text that it accepts; this is where it would have to show.
+        if self.vocab.decode(ids) != data:
+            raise UserError(f"the model's {self.vocab.kind} do not restore this text exactly")
+        return ids
+
+    def _decode(self, header: Header, words: Words, name: str, progress: Progress) -> bytes:
+        lanes, start = header.lanes, self.vocab.start
+        with open_lanes(self.model, self.hardware, lanes, header.learning) as read:
+            try:
+                ids = decode(read, words, header.tokens, lanes, start, progress)
+            except (AssertionError, ValueError) as problem:
+                # How constriction says that no text can have been coded to these words.
+                raise UserError(f"{name} is damaged: {problem}") from None
+        return self.vocab.decode(ids)
+
+
+def choose_lanes(tokens: int) -> int:
+    """Lanes for a text of this length: more of them are faster, and cost bits."""
+    return min(max(1, tokens // TOKENS_PER_LANE), USUAL_LANES)
+
+
+def describe_machine() -> str:
+    """What decides the last bits of a computation, but the number of threads."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"sparing {__version__}, torch {torch.__version__}, {platform.machine()} {capability}"
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

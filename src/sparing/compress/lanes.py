@@ -1,0 +1,121 @@
+"""Lanes that a model reads in lock step, one token of each at a time, perhaps learning from them.
+
+Whoever writes and whoever reads a compressed file must get the same logits to the last bit. These
+depend on the number of lanes and threads and on the length of a segment, so both sides do exactly
+what is written here. Axes: B lanes, T chunk, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparing.device import Hardware
+from sparing.errors import UserError
+from sparing.evaluation.window import eval_mode
+from sparing.models.api import LanguageModel, Output
+
+MAX_LANES = 4096
+IntArray = npt.NDArray[np.int64]
+Reader = Callable[[IntArray], npt.NDArray[np.float64]]
+"""Reads one token per lane (B,) and returns the logits (B, V) of the next ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learning:
+    """How the model learns from the text that it has coded."""
+
+    chunk: int = 64
+    """Tokens per lane between two updates."""
+    rate: float = 3e-4
+    """Learning rate of Adam."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunk <= 1 << 20 or not 0 < self.rate <= 1:
+            raise UserError(
+                f"learning needs a chunk of at least 1 and a rate above 0 and at most 1, not "
+                f"{self.chunk} and {self.rate:g}"
+            )
+
+
+@contextmanager
+def open_lanes(
+    model: LanguageModel, hardware: Hardware, lanes: int, learning: Learning | None
+) -> Iterator[Reader]:
+    """Yield a reader of fresh lanes; at the end the model is as it was."""
+    with eval_mode(model, hardware):
+        if learning is None:
+            step = open_steps(model, lanes)
+            yield lambda ids_B: _to_array(step(torch.from_numpy(ids_B)))
+            return
+        learner = Learner(model, lanes, learning)
+        try:
+            yield lambda ids_B: _to_array(learner.read(torch.from_numpy(ids_B)))
+        finally:
+            learner.undo_()
+
+
+def open_steps(model: LanguageModel, lanes: int) -> Callable[[Tensor], Tensor]:
+    """Return a function that reads a token per lane and returns logits; weights must not change."""
+    state = model.initial_state(lanes, inference=True)
+
+    def step(ids_B: Tensor) -> Tensor:
+        nonlocal state
+        out: Output = model(ids_B[:, None], state)
+        state = out.state
+        return model.head.logits(out.hidden_BTD[:, -1])
+
+    return step
+
+
+class Learner:
+    """Reads lanes and, after each chunk, takes one step of Adam on the loss of that chunk.
+
+    A token is predicted with weights that have seen nothing but tokens of earlier chunks.
+    """
+
+    def __init__(self, model: LanguageModel, lanes: int, learning: Learning) -> None:
+        self._model, self._chunk = model, learning.chunk
+        self._parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self._before = [each.detach().clone() for each in self._parameters]
+        self._optimizer = torch.optim.Adam(self._parameters, lr=learning.rate)
+        self._state = self._begin = model.initial_state(lanes)
+        self._inputs = list[Tensor]()
+
+    def read(self, ids_B: Tensor) -> Tensor:
+        """Read a token per lane, after an update if a chunk is full, and return the logits."""
+        if len(self._inputs) == self._chunk:
+            self._update_(torch.stack([*self._inputs, ids_B], dim=1))
+        self._inputs.append(ids_B)
+        out: Output = self._model(ids_B[:, None], self._state)
+        self._state = out.state
+        return self._model.head.logits(out.hidden_BTD[:, -1])
+
+    @torch.enable_grad()
+    def _update_(self, read_BT: Tensor) -> None:
+        """Read the chunk once more, as a whole, and learn from it."""
+        out: Output = self._model(read_BT[:, :-1], self._begin)
+        nats_BT = self._model.head.nats(out.hidden_BTD, read_BT[:, 1:])
+        gradients = torch.autograd.grad(nats_BT.mean(), self._parameters, allow_unused=True)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._model.after_step()
+        self._state = self._begin = {name: each.detach() for name, each in out.state.items()}
+        self._inputs.clear()
+
+    @torch.no_grad()
+    def undo_(self) -> None:
+        """Restore the weights exactly."""
+        torch._foreach_copy_(self._parameters, self._before)
+        self._optimizer.zero_grad()
+        self._model.after_step()
+
+
+def _to_array(logits_BV: Tensor) -> npt.NDArray[np.float64]:
+    return logits_BV.double().numpy()
