@@ -115,8 +115,8 @@ def test_wrong_calls_say_what_is_wrong(lm: LM) -> None:
         lm.generate(3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="a text is str or bytes, not NoneType"):
         lm.state(None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="heat"):
-        lm.generate("a", heat=2)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"unknown option 'lenght'.*length"):
+        lm.generate("a", lenght=2)  # type: ignore[call-overload]
 
 
 def test_public_names_are_listed_and_found() -> None:

@@ -18,7 +18,7 @@ from sparing.compress.lanes import Learning
 from sparing.data.text import encode_text
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
-from sparing.errors import UserError
+from sparing.errors import UserError, unknown_name
 from sparing.evaluation.score import TextScore, score_texts, to_text_score
 from sparing.generate.decode import GenerationConfig, eval_step
 from sparing.generate.sampling import SamplingConfig
@@ -271,6 +271,8 @@ def generation_config(
     length: int = GenerationConfig().length, stop: str | Sequence[str] = (), **sampling: Any
 ) -> GenerationConfig:
     """The options of `LM.generate` as one value; values that make no sense are refused."""
+    for name in sampling.keys() - GenerationOptions.__annotations__.keys():
+        raise TypeError(unknown_name("option", name, GenerationOptions.__annotations__))
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     return GenerationConfig(length=length, stop=strings, sampling=SamplingConfig(**sampling))
 

@@ -20,6 +20,7 @@ def refused(said: Said, *words: str) -> None:
     ("command", "words"),
     [
         (["train", "quickstrat"], ["quickstart"]),
+        (["import", "gpt-2", "model.pt"], ["unknown program", "transformer-xl"]),
         (["train", "quickstart", "--set", "train.stpes=3"], ["train.steps"]),
         (["train", "quickstart", "--set", "train.steps=many"], ["train.steps", "whole number"]),
         (["train", "quickstart", "--set", "train.steps=-3"], ["train.steps"]),

@@ -73,6 +73,8 @@ def test_what_cannot_be_written_is_refused_before_any_work(
     used = tmp_path / "used"
     used.write_text("a file")
     refused(sparing("export", "--format", "hf", "--out", used), "exists")
+    inside = sparing("export", "--format", "hf", "--out", used / "new")
+    refused(inside, f"{used}: a file of this name is in the way")
     refused(sparing("export", "--format", "hfx", "--out", tmp_path / "new"), "hfx", "hf")
     refused(sparing("export", "--format", "hf"), "--out")
     refused(sparing("export", "--format", "hf", "--out", ""), "--out is empty")

@@ -35,6 +35,23 @@ def test_help_texts_do_not_name_python_types(sparing: Sparing) -> None:
     assert "--timeout X" in sparing("train", "--help").out
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("import", "PROGRAM FILE.pt"),
+        ("derive", "RUN"),
+        ("board", "RUN..."),
+        ("plot", "[RUN]..."),
+        ("train", "[RECIPE]"),
+    ],
+)
+def test_a_usage_line_names_the_arguments_and_brackets_the_optional_ones(
+    command: str, arguments: str, sparing: Sparing
+) -> None:
+    said = sparing(command, "--help").out.splitlines()[0]
+    assert said == f"Usage: sparing {command} [OPTIONS] {arguments}"
+
+
 def test_help_texts_fit_80_columns_and_explain_what_a_run_is(
     sparing: Sparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +61,7 @@ def test_help_texts_fit_80_columns_and_explain_what_a_run_is(
         said = sparing(*command, "--help").out
         assert all(len(line) <= 80 for line in said.splitlines()), said
         # A line that does not fit would be cut off like this.
-        assert not re.search(r"\w\.\.\.$", said, re.MULTILINE), said
+        assert not re.search(r"[a-z]\.\.\.$", said, re.MULTILINE), said
         if found := re.search(r"^  RUN(\.\.\.)? .*(?:\n {8}.*)*", said, re.MULTILINE):
             assert re.search(r"Folders? that `sparing (train|search)` made", found[0]), said
             explained += 1

@@ -82,6 +82,19 @@ def test_a_run_without_a_record_of_its_text_is_accepted(
     assert again(folder, run).split("test").size_bytes > 0
 
 
+def test_a_run_that_lost_the_record_of_its_text_is_refused(
+    folder: RunFolder, run: RunConfig
+) -> None:
+    folder.metrics.touch()
+    assert again(folder, run).split("test").size_bytes > 0
+    (folder.path / "data.json").unlink()
+    with pytest.raises(UserError, match=r"lost its data\.json"):
+        again(folder, run)
+    # An imported run was trained elsewhere; its journal begins when it is resumed here.
+    folder.write("provenance", {"imported": "model.pt"})
+    assert again(folder, run).split("test").size_bytes > 0
+
+
 def test_other_settings_of_the_text_are_left_to_the_caller(
     folder: RunFolder, run: RunConfig
 ) -> None:

@@ -120,6 +120,8 @@ def replace_with(name: str, content: str) -> Callable[[Path], object]:
         (replace_with("vocab.json", "{}"), "vocab.json"),
         (replace_with("checkpoints/best/manifest.json", "{}"), "manifest.json"),
         (lambda path: (path / "metrics.jsonl").unlink(), "metrics.jsonl"),
+        (lambda path: (path / "provenance.json").unlink(), "provenance.json"),
+        (lambda path: (path / "data.json").unlink(), "data.json"),
         (flip_line, "metrics.jsonl"),
     ],
 )

@@ -8,9 +8,12 @@ import typer
 
 from sparing.cli.complete import complete_recipes
 from sparing.cli.options import (
+    Corpus,
     Device,
     Json,
     Markdown,
+    Minutes,
+    Quiet,
     Settings,
     Source,
     check_conflicting_options,
@@ -60,16 +63,12 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Trials per variant.")] = 1,
     settings: Settings = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Train each this long, annealed to the end of it.")
-    ] = None,
+    minutes: Minutes = None,
     steps: Annotated[int | None, typer.Option(help="Train each for this many steps.")] = None,
-    corpus: Annotated[
-        str | None, typer.Option("--data", help="Corpus name, or a text file or folder of yours.")
-    ] = None,
+    corpus: Corpus = None,
     source: Source = None,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    quiet: Quiet = False,
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> int:

@@ -60,57 +60,61 @@ NOT_OF_EXPORT = ("--memory", "--segment", "--cache", "--dynamic")
 SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
 """Options that do not work with several processes."""
 
+SplitName = Annotated[Literal["train", "valid", "test"], typer.Option(help="Split to score.")]
+Protocol = Annotated[
+    Literal["bytes", "no-newlines"],
+    typer.Option(help="All bytes, or without newlines as Transformer-XL does."),
+]
+Size = Annotated[int | None, typer.Option("--bytes", help="Score the first N bytes only.")]
+Window = Annotated[
+    int | None,
+    typer.Option(help="Windows of N tokens from a fresh state, instead of carried streams."),
+]
+Memory = Annotated[
+    str | None, typer.Option(help="Memory lengths to compare, e.g. 0,1000,5000; 0 is none.")
+]
+Context = Annotated[
+    int | None, typer.Option(help="Loss as a function of context length, up to N tokens.")
+]
+Cache = Annotated[int | None, typer.Option(help="Add a continuous cache of the last N tokens.")]
+CacheTheta = Annotated[float, typer.Option(help="Factor of the similarity in the cache.")]
+Adapt = Annotated[
+    bool, typer.Option("--dynamic", help="Also dynamic evaluation, reported separately.")
+]
+DynamicDecay = Annotated[
+    float, typer.Option(help="Decay of --dynamic towards the trained weights, per step.")
+]
+PrecisionName = Annotated[
+    Precision, typer.Option(help="Precision of matrix products; auto: as in training.")
+]
+
 
 def evaluate(
     call: typer.Context,
     path: Annotated[
         Path | None, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs)
     ] = None,
-    split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Split to score.")] = (
-        "valid"
-    ),
-    protocol: Annotated[
-        Literal["bytes", "no-newlines"],
-        typer.Option(help="All bytes, or without newlines as Transformer-XL does."),
-    ] = "bytes",
-    size: Annotated[
-        int | None, typer.Option("--bytes", help="Score the first N bytes only.")
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(help="Windows of N tokens from a fresh state, instead of carried streams."),
-    ] = None,
+    split: SplitName = "valid",
+    protocol: Protocol = "bytes",
+    size: Size = None,
+    window: Window = None,
     stride: Annotated[int | None, typer.Option(help="Tokens scored per window.")] = None,
     batch: Annotated[int | None, typer.Option(help="Streams or windows read in parallel.")] = None,
     segment: Annotated[int | None, typer.Option(help="Tokens read at a time.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory lengths to compare, e.g. 0,1000,5000; 0 is none.")
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(help="Loss as a function of context length, up to N tokens.")
-    ] = None,
-    cache: Annotated[
-        int | None, typer.Option(help="Add a continuous cache of the last N tokens.")
-    ] = None,
-    cache_theta: Annotated[
-        float, typer.Option(help="Factor of the similarity in the cache.")
-    ] = CacheConfig().theta,
+    memory: Memory = None,
+    context: Context = None,
+    cache: Cache = None,
+    cache_theta: CacheTheta = CacheConfig().theta,
     cache_lambda: Annotated[float, typer.Option(help="Weight of the cache.")] = CacheConfig().share,
-    adapt: Annotated[
-        bool, typer.Option("--dynamic", help="Also dynamic evaluation, reported separately.")
-    ] = False,
+    adapt: Adapt = False,
     dynamic_rule: Annotated[Rule, typer.Option(help="Update rule of --dynamic.")] = "rms",
     dynamic_lr: Annotated[float | None, typer.Option(help="Learning rate of --dynamic.")] = None,
-    dynamic_decay: Annotated[
-        float, typer.Option(help="Decay of --dynamic towards the trained weights, per step.")
-    ] = DynamicConfig().decay,
+    dynamic_decay: DynamicDecay = DynamicConfig().decay,
     settings: Settings = None,
     checkpoint: CheckpointName = None,
     source: Source = None,
     target: Device = "auto",
-    precision: Annotated[
-        Precision, typer.Option(help="Precision of matrix products; auto: as in training.")
-    ] = "auto",
+    precision: PrecisionName = "auto",
     as_json: Json = False,
 ) -> None:
     """Score a split exactly: every byte once, each predicted from the bytes before it."""

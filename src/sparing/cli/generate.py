@@ -77,17 +77,7 @@ def generate(
     if len(prompts) == 1 and not as_json:
         _stream(lm, prompts[0], options, opened=opened)
         return
-    started_at = time.perf_counter()
-    done = complete(lm.model, lm.vocab, prompts, generation_config(**options), lm.hardware)
-    if as_json:
-        print_json({"completions": [_record(each) for each in done]})
-        return
-    for each in done:
-        print_text(each.prompt.decode("utf-8", errors="replace"), strong=True)
-        print_text(f"{each.text}\n{'-' * 40}\n")
-    # A byte that is not UTF-8 has become a character of three.
-    size = sum(len(each.text.replace("\N{REPLACEMENT CHARACTER}", "?").encode()) for each in done)
-    _print_speed(size, time.perf_counter() - started_at)
+    _complete(lm, prompts, options, as_json=as_json)
 
 
 def _check_interactive(given: list[str], path: Path | None, *, as_json: bool) -> None:
@@ -123,6 +113,21 @@ def _stream(lm: LM, prompt: bytes, options: GenerationOptions, *, opened: bool) 
     generated = print_completion(lm, read, options)
     print_text("\n")
     _print_speed(len(generated), time.perf_counter() - started_at)
+
+
+def _complete(lm: LM, prompts: list[bytes], options: GenerationOptions, *, as_json: bool) -> None:
+    """Continue several prompts at once and print each result when all are done."""
+    started_at = time.perf_counter()
+    done = complete(lm.model, lm.vocab, prompts, generation_config(**options), lm.hardware)
+    if as_json:
+        print_json({"completions": [_record(each) for each in done]})
+        return
+    for each in done:
+        print_text(each.prompt.decode("utf-8", errors="replace"), strong=True)
+        print_text(f"{each.text}\n{'-' * 40}\n")
+    # A byte that is not UTF-8 has become a character of three.
+    size = sum(len(each.text.replace("\N{REPLACEMENT CHARACTER}", "?").encode()) for each in done)
+    _print_speed(size, time.perf_counter() - started_at)
 
 
 def _print_speed(size: int, elapsed_s: float) -> None:

@@ -22,7 +22,7 @@ IMPORTERS = {
 def import_(
     layout: Annotated[
         Literal["adaptive-span", "sha-rnn", "transformer-xl"],
-        typer.Argument(help="Program that wrote the checkpoint."),
+        typer.Argument(metavar="PROGRAM", help="Program that wrote the checkpoint."),
     ],
     file: Annotated[Path, typer.Argument(metavar="FILE.pt", help="Checkpoint to convert.")],
     out: Annotated[

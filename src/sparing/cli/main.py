@@ -117,4 +117,6 @@ def _file_message(problem: OSError) -> str:
     where = f"{problem.filename}: " if problem.filename else ""
     if problem.errno == errno.ENOSPC:
         return f"{where}no space left on the device; no partial file was kept"
+    if problem.errno == errno.EEXIST:
+        return f"{where}a file of this name is in the way"
     return f"{where}{problem.strerror or problem}"

@@ -42,7 +42,7 @@ COMMAND = re.compile(r"No such command '(.*?)'\..*")
 def reword(complaint: str, commands: Iterable[str]) -> str:
     """Translate a usage error of the library; one we do not know is returned unchanged."""
     if found := CHOICE.fullmatch(complaint):
-        return str(unknown_name(found[1], found[2], re.findall(r"'(.+?)'", found[3])))
+        return str(unknown_name(found[1].lower(), found[2], re.findall(r"'(.+?)'", found[3])))
     if found := OPTION.fullmatch(complaint):
         return str(unknown_name("option", found[1], found[2].split(", ")))
     if found := COMMAND.fullmatch(complaint):
@@ -71,12 +71,19 @@ def simplify_value_names(command: Any) -> None:
             parameter.get_help_record = partial(
                 _help_record, parameter.get_help_record, parameter.param_type_name == "argument"
             )
+            parameter.get_usage_pieces = partial(_usage_pieces, parameter.get_usage_pieces)
 
 
 def _walk_commands(command: Any) -> Iterator[Any]:
     yield command
     for below in getattr(command, "commands", {}).values():
         yield from _walk_commands(below)
+
+
+def _usage_pieces(pieces: Callable[[Any], list[str]], context: Any) -> list[str]:
+    """Return the names of a usage line, without the library's braces and second dots."""
+    named = (re.sub(r"\{(.+?)\}", r"\1", piece) for piece in pieces(context))
+    return [re.sub(r"\.{3}(\]?)\.{3}$", r"\1...", name) for name in named]
 
 
 def _help_record(

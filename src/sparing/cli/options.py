@@ -22,6 +22,15 @@ Settings = Annotated[
 Source = Annotated[
     Path | None, typer.Option("--from", help="Local copy of the corpus (file, archive or folder).")
 ]
+Corpus = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="CORPUS", help="Corpus name, or a text file or folder of yours."
+    ),
+]
+Minutes = Annotated[float | None, typer.Option(help="Train this long; the schedule ends with it.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 CheckpointName = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="NAME", help="last, previous or best (best by default)."),

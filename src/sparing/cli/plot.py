@@ -77,6 +77,11 @@ class PlotOptions:
         return device.pick(self.device, "float32")
 
 
+Length = Annotated[
+    int | None, typer.Option(help="Tokens to show (focus), or longest context (context).")
+]
+
+
 def plot(
     call: typer.Context,
     runs: Annotated[
@@ -100,10 +105,7 @@ def plot(
     text: Annotated[
         str | None, typer.Option(help="Text for the attention figure; default: the valid split.")
     ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option(help="Tokens to show (focus), or longest context (context)."),
-    ] = None,
+    length: Length = None,
     windows: Annotated[
         int | None, typer.Option(help=f"Windows to average over ({WINDOWS} by default).")
     ] = None,

@@ -8,9 +8,13 @@ import typer
 from sparing import files
 from sparing.cli.complete import complete_recipes, complete_runs
 from sparing.cli.options import (
+    Corpus,
     Device,
     Json,
     Markdown,
+    Minutes,
+    Quiet,
+    Resume,
     Settings,
     Source,
     check_conflicting_options,
@@ -36,11 +40,6 @@ from sparing.search.run import Budget
 from sparing.search.run import search as search_run
 from sparing.terminal import print_line
 
-Minutes = Annotated[float | None, typer.Option(help="Train this long, annealed to the end of it.")]
-Corpus = Annotated[
-    str | None, typer.Option("--data", help="Corpus name, or a text file or folder of yours.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Into = Annotated[
     str | None,
     typer.Option("--into", metavar="RECIPE", help="Retrain with this recipe's settings."),
@@ -69,7 +68,7 @@ def search(
     minutes: Minutes = None,
     corpus: Corpus = None,
     source: Source = None,
-    resume: Annotated[bool, typer.Option(help="Continue the search in --out.")] = False,
+    resume: Resume = False,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,

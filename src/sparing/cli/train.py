@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 import typer
 
 from sparing.cli.complete import complete_recipes
-from sparing.cli.options import Device, Settings, Source, parse_out_path, print_message
+from sparing.cli.options import (
+    Corpus,
+    Device,
+    Minutes,
+    Quiet,
+    Resume,
+    Settings,
+    Source,
+    parse_out_path,
+    print_message,
+)
 from sparing.errors import UserError
 from sparing.launch import current_launch
 from sparing.runs.folder import is_of_launch
@@ -15,6 +25,23 @@ from sparing.runs.start import INIT_AND_RESUME, apply_settings, default_run_path
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 from sparing.training.stopping import process_age_s
+
+Checkpoint = Annotated[
+    Literal["last", "previous", "best"] | None,
+    typer.Option(help="Checkpoint to resume from (last by default), or of --init (best)."),
+]
+Init = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN", help="Start from the weights of a run, or of the package's model (bundled)."
+    ),
+]
+CutJournal = Annotated[
+    bool,
+    typer.Option("--cut-journal", help="Resume without the unreadable lines of the journal."),
+]
+Shard = Annotated[bool, typer.Option("--shard", help="Shard weights and optimizer state (FSDP).")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds that processes wait for each other.")]
 
 
 def train(
@@ -31,37 +58,17 @@ def train(
         typer.Option("--out", metavar="PATH", parser=parse_out_path, help="Run folder."),
     ] = None,
     settings: Settings = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Train this long; the schedule ends with it.")
-    ] = None,
-    corpus: Annotated[
-        str | None, typer.Option("--data", help="Corpus name, or your own text file or folder.")
-    ] = None,
+    minutes: Minutes = None,
+    corpus: Corpus = None,
     source: Source = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Start from the weights of a run, or of the package's model (bundled).",
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
-    checkpoint: Annotated[
-        Literal["last", "previous", "best"] | None,
-        typer.Option(help="Checkpoint to resume from (last by default), or of --init (best)."),
-    ] = None,
-    cut_journal: Annotated[
-        bool,
-        typer.Option("--cut-journal", help="Resume without the unreadable lines of the journal."),
-    ] = False,
+    init: Init = None,
+    resume: Resume = False,
+    checkpoint: Checkpoint = None,
+    cut_journal: CutJournal = False,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
-    shard: Annotated[
-        bool, typer.Option("--shard", help="Shard weights and optimizer state (FSDP).")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds that processes wait for each other.")
-    ] = TrainOptions().timeout_s,
+    quiet: Quiet = False,
+    shard: Shard = False,
+    timeout: Timeout = TrainOptions().timeout_s,
 ) -> int:
     """Train a recipe. Ctrl-C stops with a checkpoint, from which --resume continues."""
     _check_options(init, checkpoint, resume=resume, cut_journal=cut_journal)

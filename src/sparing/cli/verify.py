@@ -10,6 +10,7 @@ from sparing.cli.complete import complete_recipes
 from sparing.cli.options import (
     Device,
     Json,
+    Quiet,
     Source,
     check_conflicting_options,
     given_options,
@@ -71,7 +72,7 @@ def verify(
     ] = None,
     source: Source = None,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
     """Train a recipe as its figure was made, and compare curve and figures with those.

@@ -35,7 +35,7 @@ def new_figure(width: float, height: float) -> "Figure":
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
-        raise UserError("pictures need matplotlib; pip install 'sparing[plots]'") from None
+        raise UserError("pictures need matplotlib: pip install 'sparing[plots]'") from None
     return Figure((width, height), DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
 
 

@@ -105,6 +105,15 @@ class RunFolder:
         if self.is_export():
             raise UserError(f"{self.path} is an ONNX export; name the run that it was made from")
 
+    def refuse_lost_texts(self) -> None:
+        """Refuse a run that was trained on texts of which data.json no longer tells."""
+        trained, imported = self.metrics.exists(), "imported" in read_provenance(self.path)
+        if trained and not imported and not (self.path / "data.json").exists():
+            raise UserError(
+                f"run {self.path} has lost its data.json, which identifies the text it was "
+                "trained on; restore that file"
+            )
+
     def checkpoint(self, name: str | None = None) -> str:
         """Name of the checkpoint to use: the one named, else the best, else the last."""
         if name is not None:
@@ -171,6 +180,7 @@ def prepare_for_run(
 def _refuse_other_texts(folder: RunFolder, tokens: Tokens) -> None:
     stored = read_texts(folder.path)
     if stored is None:
+        folder.refuse_lost_texts()
         return
     for split, text in tokens.text_sha256().items():
         if stored.get(split) != text:

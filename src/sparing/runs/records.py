@@ -17,6 +17,8 @@ class Provenance(TypedDict, total=False):
     """Identifies the torchrun launch."""
     paced: bool
     """Whether the pace of another run took the place of the clock."""
+    imported: str
+    """The file of another program that the weights come from."""
     init: dict[str, Any]
     """Where the weights at the start come from, unless they were drawn."""
     resumed: list["Provenance"]

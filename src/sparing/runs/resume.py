@@ -49,6 +49,8 @@ def resume(
     """
     world, counters, name = training.world, training.counters, options.checkpoint
     leading = world.rank == 0
+    if leading and not (folder.path / "provenance.json").exists():
+        raise UserError(f"run {folder.path} has lost its provenance.json; restore that file")
     starts, stored = (folder.starts(), folder.stored_config()) if leading else ([], run)
     before = from_json(world.broadcast_object(to_json(folder.config()) if leading else None))
     _check_unchanged_settings(before, run)

@@ -131,6 +131,21 @@ def test_generation_goes_on_from_a_cache_that_was_returned(
 
 
 @every_family
+def test_lanes_of_a_cache_are_repeated_and_selected_in_order(
+    name: str, export: Export, tokens_BT: Tensor
+) -> None:
+    _, loaded = export(name)
+    with torch.no_grad():
+        cache = loaded(tokens_BT[:2, :9]).past_key_values
+        cache.batch_repeat_interleave(2)
+        cache.batch_select_indices(torch.tensor([3, 0, 1]))
+        after_BT = tokens_BT[[1, 0, 0], 9:]
+        found_BTV = loaded(after_BT, past_key_values=cache).logits
+        whole_BTV = loaded(tokens_BT[[1, 0, 0]]).logits[:, 9:]
+    torch.testing.assert_close(found_BTV, whole_BTV, atol=1e-5, rtol=1e-4)
+
+
+@every_family
 def test_the_loss_and_every_gradient_are_those_of_next_tokens(
     name: str, export: Export, tokens_BT: Tensor
 ) -> None:
