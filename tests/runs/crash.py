@@ -30,7 +30,7 @@ KILLED, FAILED = 99, 98
 AT_FIT = -1
 """The moment before the first step."""
 OPTIMIZERS = {"awd_lstm": "ntasgd", "stack": "muon", "transformer_xl": "adamw"}
-MEASURED = {*TIMINGS, "finished_s", "logged_s", "journal_bytes"}
+MEASURED = {*TIMINGS, "finished_s", "spent_s", "logged_s", "journal_bytes"}
 """Fields that depend on the clock, or on the digits of such a field."""
 
 

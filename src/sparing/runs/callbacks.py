@@ -1,4 +1,5 @@
-"""The callbacks of a run: rank 0 writes its folder, all ranks validate."""
+"""The callbacks of a run: rank 0 writes its folder, checkpoints in the background; all ranks
+validate."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +9,8 @@ from sparing.evaluation.loss import evaluate_streams
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig, complete_identity
 from sparing.runs.folder import RunFolder
-from sparing.training import checkpoint
+from sparing.training import checkpoint, swap
+from sparing.training.background import BackgroundWriter
 from sparing.training.capture import broadcast_checkpoint
 from sparing.training.checkpoint import Checkpoint
 from sparing.training.journal import Journal, NullJournal
@@ -23,7 +25,13 @@ def build_callbacks(
     identity, world = run.identity(), training.world
     leading = world.rank == 0
 
+    def write(name: str, saved: Checkpoint) -> None:
+        checkpoint.save_begun(folder.checkpoints, name, saved, identity)
+
+    writer = BackgroundWriter(write, partial(swap.begin, folder.checkpoints))
+
     def load(name: str) -> Checkpoint | None:
+        writer.wait()
         exists = leading and checkpoint.exists(folder.checkpoints, name)
         if not exists:
             return broadcast_checkpoint(world, None)
@@ -32,10 +40,11 @@ def build_callbacks(
 
     def save(name: str, saved: Checkpoint) -> None:
         if leading:
-            checkpoint.save(folder.checkpoints, name, saved, identity)
+            writer.save(name, saved)
 
     def update_checkpoint(name: str, saved: Checkpoint) -> None:
         if leading:
+            writer.wait()
             checkpoint.update(folder.checkpoints, name, saved, identity)
 
     tensorboard, step = folder.path / "tensorboard", training.counters.step
@@ -45,6 +54,7 @@ def build_callbacks(
         save=save,
         update_checkpoint=update_checkpoint,
         load=load,
+        writer=writer,
         validate=partial(_validate, run, tokens, training),
     )
 

@@ -66,11 +66,12 @@ def resume(
     counters.journal_bytes -= lost
     captured = capture(training) if moved or world.broadcast_object(lost) else None
     if leading:
+        if lost or again:
+            # First: the shorter length in `last` is that of the journal without its damage, and
+            # what the next line removes may be the reason to start again.
+            journal.rewind(folder.metrics, size)
         if again and _trains_otherwise(before, run):
             swap.remove(folder.checkpoints, "best")
-        if lost:
-            # First: the shorter length in `last` is that of the journal without its damage.
-            journal.rewind(folder.metrics, size)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
         journal.rewind(folder.metrics, size)
         record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
@@ -93,6 +94,8 @@ def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: st
             "new run in another folder"
         )
     reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
+    # The first `last` may have been under way, as until the second was due.
+    due *= 1 + swap.is_begun(folder.checkpoints, "last")
     return "training" not in results and reached <= due
 
 

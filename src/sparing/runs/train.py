@@ -1,6 +1,7 @@
 """Train a run: from settings to a folder with results."""
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -84,6 +85,9 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         open_run(path).require_checkpoints()
     tokens = _tokens(run, path, options)
     run = for_vocab(run, tokens.vocab.size)
+    # Building a model counts against a budget in minutes, preparing a text for the first time does
+    # not.
+    began_s = time.perf_counter()
     with (
         hardware.limit_to_free_ram(),
         init_world(current_launch(), hardware.device, _world_config(run, options)) as world,
@@ -96,6 +100,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
         training.pace, training.until = options.pace, options.until
         if options.init is not None:
             load_init(training.model, options.init)
+        training.head_start_s += time.perf_counter() - began_s
         return _train_in_folder(run, path, training, tokens, options)
 
 
@@ -190,8 +195,7 @@ def _train_in_folder(
         try:
             signal = fit(training, run.train, run.schedule, callbacks)
         finally:
-            callbacks.bar.close()
-            callbacks.journal.close()
+            callbacks.close()
         if leading:
             _write_results(folder, _summary(training, folder, clock.elapsed_s()))
     if leading and not signal:
@@ -259,6 +263,7 @@ def _summary(training: Training, folder: RunFolder, finished_s: float) -> dict[s
             "tokens": counters.tokens,
             "elapsed_s": counters.elapsed_s,
             "finished_s": finished_s,
+            "spent_s": dict(counters.spent_s),
             "tokens_per_s": counters.tokens / max(counters.elapsed_s, 1e-9),
             "peak_bytes": training.hardware.peak_bytes(),
         },

@@ -79,7 +79,19 @@ def save(
     rotate: bool = True,
 ) -> None:
     """Write `checkpoint` as `folder/name`; a replaced `last` stays as `previous` with `rotate`."""
-    swap.settle(folder)
+    swap.begin(folder, name)
+    save_begun(folder, name, checkpoint, identity, rotate=rotate)
+
+
+def save_begun(
+    folder: Path,
+    name: str,
+    checkpoint: Checkpoint,
+    identity: Mapping[str, Any],
+    *,
+    rotate: bool = True,
+) -> None:
+    """Like `save`, after `swap.begin`."""
     _write_incoming(folder, name, checkpoint, identity, {})
     swap.swap_in(folder, name, rotate=rotate and name == "last")
 
@@ -93,6 +105,7 @@ def update(folder: Path, name: str, checkpoint: Checkpoint, identity: Mapping[st
     existing = _manifest(folder / name / MANIFEST)["files"]
     new = {CURSOR, *(f"{stem}.safetensors" for stem in checkpoint.tensors)}
     kept = {file: sums for file, sums in existing.items() if file not in new}
+    swap.begin(folder, name)
     _write_incoming(folder, name, checkpoint, identity, kept)
     swap.swap_in(folder, name, rotate=False)
 
@@ -106,7 +119,6 @@ def _write_incoming(
 ) -> None:
     """Write a complete checkpoint that is ready to be swapped in, with `kept` files linked."""
     incoming = folder / f"incoming-{name}"
-    incoming.mkdir(parents=True)
     try:
         sums = _write(incoming, checkpoint)
         for file in kept:

@@ -60,6 +60,9 @@ class TrainConfig:
     """Evaluate on the first bytes of the valid split only; None: on all of it."""
     checkpoint_every: int = 500
     """Steps between two checkpoints."""
+    keep_state: bool = True
+    """Save optimizer and carried state, often gigabytes, with the last checkpoint of a run that has
+    used up its budget; without them it can only be continued by a second pass."""
     bad_steps: int = 3
     """Consecutive steps with non-finite loss or gradients before rolling back to a checkpoint."""
 

@@ -10,7 +10,7 @@ from sparing.documents import Count, Figure, MisfitError, conform, damage_named
 from sparing.files import atomic_write, fsync, parse_json
 from sparing.inputs import read_input
 
-TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s")
+TIMINGS = ("elapsed_s", "tokens_per_s", "peak_bytes", "evaluate_s", "steps_share")
 """Fields that differ between runs even if all other numbers are the same."""
 
 

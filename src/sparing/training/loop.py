@@ -1,6 +1,7 @@
 """The training loop."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,8 @@ from sparing import units
 from sparing.data.stream import Segment, prefetch
 from sparing.evaluation.window import to_device
 from sparing.models.api import State
-from sparing.training.capture import capture, capture_optimizer, capture_weights
+from sparing.training.capture import capture, capture_optimizer, capture_weights, position
+from sparing.training.checkpoint import Checkpoint
 from sparing.training.config import TrainConfig
 from sparing.training.journal import measurement
 from sparing.training.recovery import (
@@ -35,19 +37,22 @@ def fit(
     clock = Clock(counters.elapsed_s + training.head_start_s)
     segments = prefetch(training.stream.segments(), training.hardware.device)
     training.model.train()
+    counters.spend("start", training.head_start_s)
     with stopping(callbacks.bar.print, launched=training.launched) as stop:
         training.world.attach(stop, clock)
         while not stop.requested and not training.model.converged:
             if (share := budget_used(training, config, clock)) >= training.until:
                 break
-            segment = next(segments)
-            training.state = next_state(training, segment, config)
-            by_length = segment.length / config.segment if config.lr_by_length else 1.0
-            training.optimizer.scale_lr(by_length * scheduled_lr(counters, schedule, share))
-            training.model.before_step(counters.step, share)
-            result = step_within_memory(training, config, segment, callbacks)
-            check_gradients(training, callbacks)
-            count(training, segment, result, callbacks)
+            with counters.spending("steps"):
+                segment = next(segments)
+                training.state = next_state(training, segment, config)
+                by_length = segment.length / config.segment if config.lr_by_length else 1.0
+                training.optimizer.scale_lr(by_length * scheduled_lr(counters, schedule, share))
+                training.model.before_step(counters.step, share)
+                result = step_within_memory(training, config, segment, callbacks)
+                check_gradients(training, callbacks)
+                count(training, segment, result, callbacks)
+            callbacks.check_saved()
             counters.elapsed_s = clock.elapsed_s()
             if counters.bad_steps >= config.bad_steps:
                 roll_back(training, callbacks, segment.inputs_BT.size(0))
@@ -61,18 +66,25 @@ def fit(
             if checkpoint_due and check_gradients(training, callbacks):
                 save_last(training, callbacks)
         counters.elapsed_s = clock.elapsed_s()
-        finish(training, callbacks, interrupted=stop.requested)
+        finish(training, config, callbacks, interrupted=stop.requested)
     return stop.cause
 
 
-def finish(training: Training, callbacks: Callbacks, *, interrupted: bool) -> None:
+def finish(
+    training: Training, config: TrainConfig, callbacks: Callbacks, *, interrupted: bool
+) -> None:
     """Save first, then validate: validation takes time and may fail."""
     check_gradients(training, callbacks)
+    whole = interrupted or config.keep_state
     if training.saved_step != training.counters.step:
-        save_last(training, callbacks)
+        save_last(training, callbacks, whole=whole)
     if not interrupted and validate(training, callbacks):
         sync_journal(training, callbacks)
-        callbacks.update_checkpoint("last", capture_optimizer(training))
+        update = capture_optimizer(training) if whole else Checkpoint({}, position(training))
+        with training.counters.spending("checkpoints"):
+            callbacks.update_checkpoint("last", update)
+    with training.counters.spending("checkpoints"):
+        callbacks.finish_saving()
 
 
 def budget_used(training: Training, config: TrainConfig, clock: Clock) -> float:
@@ -168,6 +180,7 @@ def log(training: Training, callbacks: Callbacks, grad_norm: float) -> None:
         epoch=counters.tokens / training.stream.tokens_per_epoch,
         nats_per_token=mean,
         bits_per_byte=bits,
+        steps_share=counters.spent_s["steps"] / max(counters.elapsed_s, 1e-9),
         lr=training.optimizer.lr,
         grad_norm=grad_norm if math.isfinite(grad_norm) else None,
         loss_scale=training.scale.value,
@@ -198,7 +211,7 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
     counters.validated_step = counters.step
     check_gradients(training, callbacks)
     with training.optimizer.averaged():
-        with training.world.full_params(training.loss):
+        with training.world.full_params(training.loss), counters.spending("validation"):
             result = callbacks.validate(training.model)
         if result["nats_per_token"] is None:
             callbacks.journal.note("event", counters.step, what="valid loss is not finite")
@@ -210,7 +223,7 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
         callbacks.bar.print(f"step {counters.step}: valid {bits:.4f} bits per byte")
         if is_best(counters, measurement(result), result["nats_per_token"]):
             sync_journal(training, callbacks)
-            callbacks.save("best", capture_weights(training))
+            save_captured(training, callbacks, "best", capture_weights)
     training.optimizer.report_validation(result["nats_per_token"])
     return True
 
@@ -227,14 +240,25 @@ def is_best(counters: Counters, validated_on: list[object], nats_per_token: floa
     return False
 
 
-def save_last(training: Training, callbacks: Callbacks) -> None:
+def save_last(training: Training, callbacks: Callbacks, *, whole: bool = True) -> None:
     """Write the `last` checkpoint; a run that reaches it by good steps has recovered."""
     counters = training.counters
     if not (counters.no_progress or counters.bad_steps):
         counters.rollbacks = 0
     sync_journal(training, callbacks)
-    callbacks.save("last", capture(training))
+    save_captured(training, callbacks, "last", capture if whole else capture_weights)
     training.saved_step = counters.step
+
+
+def save_captured(
+    training: Training,
+    callbacks: Callbacks,
+    name: str,
+    captured: Callable[[Training], Checkpoint],
+) -> None:
+    """Begin to write a checkpoint; what is counted is the time in which no step can be made."""
+    with training.counters.spending("checkpoints"):
+        callbacks.save(name, captured(training))
 
 
 def sync_journal(training: Training, callbacks: Callbacks) -> None:

@@ -1,6 +1,8 @@
 """The state of a training: counters, loss scale, the objects a step changes, and callbacks."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +13,7 @@ from sparing.device import Hardware
 from sparing.documents import Count, Figure
 from sparing.host_copy import AsyncHostCopy
 from sparing.models.api import LanguageModel, State
+from sparing.training.background import BackgroundWriter
 from sparing.training.checkpoint import Checkpoint
 from sparing.training.distributed.world import World
 from sparing.training.journal import Journal
@@ -55,8 +58,21 @@ class Counters:
     micro_batches: int = 1
     """Micro-batches that a single process needs to fit into memory. A resumed run starts with this
     number: running out of memory again would draw extra random numbers."""
+    spent_s: dict[str, Figure] = field(default_factory=dict)
+    """Where the time went: `start` before the first step, `steps`, `validation`, `checkpoints`."""
     cursor: Cursor = field(default_factory=Cursor)
     """Position in the training text."""
+
+    @contextmanager
+    def spending(self, what: str) -> Iterator[None]:
+        """Count the time of a block of code as spent on `what`."""
+        began = time.perf_counter()
+        yield
+        self.spend(what, time.perf_counter() - began)
+
+    def spend(self, what: str, elapsed_s: float) -> None:
+        """Count time as spent on `what`."""
+        self.spent_s[what] = self.spent_s.get(what, 0.0) + elapsed_s
 
 
 @dataclass(slots=True)
@@ -144,5 +160,25 @@ class Callbacks:
     update_checkpoint: Callable[[str, Checkpoint], None]
     """Like `save`, but keeps the files of the existing checkpoint that the new one lacks."""
     load: Callable[[str], Checkpoint | None]
+    """Waits for a save that is under way."""
     validate: Callable[[LanguageModel], dict[str, Any]]
     """Loss on the valid split; returns at least `nats_per_token` and `bits_per_byte`."""
+    writer: BackgroundWriter | None = None
+    """What `save` leaves the writing to; None if it writes itself."""
+
+    def check_saved(self) -> None:
+        """Raise what a save in the background has failed with."""
+        if self.writer is not None:
+            self.writer.check()
+
+    def finish_saving(self) -> None:
+        """Wait until everything is written."""
+        if self.writer is not None:
+            self.writer.wait()
+
+    def close(self) -> None:
+        """Leave nothing half-written behind an error."""
+        self.bar.close()
+        self.journal.close()
+        if self.writer is not None:
+            self.writer.join()

@@ -24,6 +24,19 @@ def locate(folder: Path, name: str) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
+def begin(folder: Path, name: str) -> Path:
+    """Make the folder in which a checkpoint is written before it is swapped in."""
+    settle(folder)
+    incoming = folder / f"incoming-{name}"
+    incoming.mkdir(parents=True)
+    return incoming
+
+
+def is_begun(folder: Path, name: str) -> bool:
+    """Whether a checkpoint was being written."""
+    return (folder / f"incoming-{name}").is_dir()
+
+
 def swap_in(folder: Path, name: str, *, rotate: bool) -> None:
     """Replace checkpoint `name` by the incoming one; with `rotate` it becomes `previous`."""
     current = folder / name
