@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORE_INDEX, Head
+from sparing.nn.ring import is_ring
 from sparing.nn.size import SizeLimit
 from sparing.nn.state import (
     State,
@@ -16,6 +17,7 @@ from sparing.nn.state import (
     size_bytes,
     zero_lanes,
 )
+from sparing.nn.static import crop_rings, fill_static, grow_rings
 
 __all__ = [
     "IGNORE_INDEX",
@@ -27,6 +29,10 @@ __all__ = [
     "SizeLimit",
     "State",
     "concat_lanes",
+    "crop_rings",
+    "fill_static",
+    "grow_rings",
+    "is_ring",
     "pad_length",
     "select_lanes",
     "size_bytes",
@@ -79,6 +85,9 @@ class LanguageModel(nn.Module):
     """Whether it must be trained by one process."""
     fixed_micro_batches: bool = False
     """Whether each micro-batch holds out lanes of its own, so that their number must not change."""
+
+    empty_slots_count: bool = False
+    """Whether positions before a text's first token take part, so that rings cannot be cropped."""
 
     static_shapes: bool = False
     """Whether segments of another length would have to be compiled for separately."""
