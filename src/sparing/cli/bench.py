@@ -102,7 +102,7 @@ def generate(
     ] = None,
     batch: Annotated[int, typer.Option(help="Texts decoded in parallel.")] = 1,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Compare the step with its compiled form instead.")
+        bool, typer.Option("--compile", help="Compare the step with its compiled form.")
     ] = False,
     thread_count: Threads = None,
     target: Device = "auto",
