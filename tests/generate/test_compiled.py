@@ -1,10 +1,12 @@
 """Compiled code writes what the model itself writes, and is used only while it fits."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.models.tiny import CONFIGS, tiny
 from torch import Tensor
 
 from sparing.config import with_settings
@@ -114,6 +116,20 @@ def test_code_for_other_weights_is_not_used(built: Stack) -> None:
     assert open_lane(make(), state) is None
     built.embedding.weight.mul_(1)
     assert open_lane(built, state) is None
+
+
+@needs_compiler
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family_can_be_compiled(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
+    model = tiny(name).float()
+    model.collapse()
+    # Code whose logits differ from those of the model is refused.
+    compile_step(model)
+    assert is_compiled(model)
 
 
 def test_without_a_compiler_there_is_one_line(

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -198,4 +199,8 @@ def _sources() -> str:
 
 def _processor() -> str:
     """Return what instructions this machine has."""
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {platform.processor()}"
+    known = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        known += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return known
