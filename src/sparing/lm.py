@@ -20,6 +20,7 @@ from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError, unknown_name
 from sparing.evaluation.score import TextScore, score_texts, to_text_score
+from sparing.generate.compiled import compile_step
 from sparing.generate.decode import GenerationConfig, eval_step
 from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import TextState, complete, read_text, stream_text
@@ -162,6 +163,18 @@ class LM:
         can start from it.
         """
         return read_text(self.model, self.vocab, _encode(text), self.hardware, after=after)
+
+    def compile(self) -> "LM":
+        """Have `generate` and `stream` write with compiled code, on a CPU; return the model.
+
+        The code is compiled once, in a minute or two, and kept in the cache; it needs a C++
+        compiler, and loads in an instant later. Reading, scoring and looking inside stay as they
+        are, and so do the texts, up to rounding.
+        """
+        if self.hardware.precision != "float32":
+            raise UserError(f"compiled code computes in float32, not in {self.hardware.precision}")
+        compile_step(self.model)
+        return self
 
     def score(
         self, texts: str | bytes | Sequence[str | bytes], *, after: TextState | None = None

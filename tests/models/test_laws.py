@@ -8,7 +8,16 @@ from tests.models.tiny import CONFIGS, ROUGH_STARTS, VOCAB, tiny
 from torch import Tensor, nn
 
 from sparing.models import FAMILIES
-from sparing.models.api import IGNORE_INDEX, LanguageModel, State, concat_lanes, select_lanes
+from sparing.models.api import (
+    IGNORE_INDEX,
+    LanguageModel,
+    State,
+    concat_lanes,
+    crop_rings,
+    fill_static,
+    grow_rings,
+    select_lanes,
+)
 from sparing.models.cost import cost
 
 every_family = pytest.mark.parametrize("name", CONFIGS)
@@ -229,6 +238,29 @@ def test_static_lanes_of_different_age_live_in_one_batch(name: str) -> None:
         sizes = [piece_BT.size(1) for piece_BT in each_BT.split(7, dim=1)] + [1] * 8
         alone, _ = run(model, whole_BT, sizes, inference=True)
         torch.testing.assert_close(together[lane : lane + 1], alone[:, -8:])
+
+
+@every_family
+@pytest.mark.parametrize("early", [5, 84])
+@torch.no_grad()
+def test_a_static_state_goes_on_where_a_carried_one_stands(name: str, early: int) -> None:
+    model, tokens_BT = tiny(name), text(2, early + 20)
+    _, carried = run(model, tokens_BT[:, :early], 7, inference=True)
+    before = {key: tensor.clone() for key, tensor in carried.items()}
+    static = fill_static(model.static_state(2), carried)
+    if static is None:
+        assert name == "adaptive_span expire"
+        return
+    assert all(torch.equal(tensor, before[key]) for key, tensor in carried.items())
+    if early == 5 and not model.empty_slots_count:
+        static = crop_rings(static, 16)
+        _, static = read_static(model, tokens_BT[:, 5:16], static, 1)
+        static, early = grow_rings(static, model.static_state(2)), 16
+    found, _ = read_static(model, tokens_BT[:, early:], static, 1)
+    whole, _ = run(
+        model, tokens_BT, [7] * 12 + [1] * 20 if early == 84 else [5] + [1] * 20, inference=True
+    )
+    torch.testing.assert_close(found, whole[:, early:])
 
 
 @every_family

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from sparing import device
+from sparing.bench.compiled import bench_compiled
 from sparing.bench.distributed import bench_distributed
 from sparing.bench.inference import (
     EvaluateOptions,
@@ -100,6 +101,9 @@ def generate(
         typer.Option("--position", help="Position to decode at; may be repeated."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Texts decoded in parallel.")] = 1,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compare the step with its compiled form.")
+    ] = False,
     thread_count: Threads = None,
     target: Device = "auto",
     out: Out = None,
@@ -117,7 +121,11 @@ def generate(
         model = (
             load_model(folder, hardware, run=run) if folder else build_model(run, hardware.device)
         )
-        figures = bench_generate(model, run, hardware, options)
+        figures = (
+            bench_compiled(model, run.model.vocab_size, hardware, positions)
+            if compiled
+            else bench_generate(model, run, hardware, options)
+        )
         record = make_report("generate", run, hardware, {"size": size, **figures})
     _print_record(record, out, as_json=as_json)
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.generate.compiled import CompiledLane, open_lane
 from sparing.generate.sampling import SamplingConfig, sample
-from sparing.models.api import LanguageModel, Output, State, concat_lanes
+from sparing.models.api import LanguageModel, Output, State, concat_lanes, select_lanes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,8 @@ class Group(NamedTuple):
     logits_BV: Tensor
     """Logits of the next token."""
     state: State
+    lane: CompiledLane | None = None
+    """What goes on from the state of a single prompt in compiled code."""
 
 
 def prefill(
@@ -80,6 +83,8 @@ def decode_groups(
     """Yield the next id of every prompt of `groups`, `config.length` times."""
     first, count = config.sampling.seed, sum(len(group.rows) for group in groups)
     generators = [np.random.default_rng(seed) for seed in range(first, first + count)]
+    with eval_step(model, hardware):
+        groups = [lane for group in groups for lane in _open_lanes(model, group)]
     for _ in range(config.length - 1):
         ids_B = _sample_groups(groups, config.sampling, generators)
         yield ids_B
@@ -99,8 +104,25 @@ def _sample_groups(
     return ids_B
 
 
+def _open_lanes(model: LanguageModel, group: Group) -> list[Group]:
+    """Return the group, or where the model has been compiled, each of its lanes by itself.
+
+    Compiled code reads one token in less than a part of the time that torch takes for a batch.
+    """
+    lanes = list[Group]()
+    for number, row in enumerate(group.rows):
+        one = slice(number, number + 1)
+        state = select_lanes(group.state, one)
+        if (lane := open_lane(model, state)) is None:
+            return [group]
+        lanes.append(Group([row], group.logits_BV[one], State(), lane))
+    return lanes
+
+
 def _step(model: LanguageModel, group: Group, ids_B: np.ndarray) -> Group:
     """Read the tokens just generated; the cost does not depend on how many came before."""
+    if group.lane is not None:
+        return group._replace(logits_BV=group.lane.read(int(ids_B[group.rows[0]])))
     tokens_B1 = torch.from_numpy(ids_B[group.rows]).to(model.device)[:, None]
     return Group(group.rows, *prefill(model, tokens_B1, group.state, chunk=1))
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparing.nn.head import IGNORE_INDEX, Head
-from sparing.nn.ring import narrow_rings, split_rings
+from sparing.nn.ring import is_ring, narrow_rings, split_rings
 from sparing.nn.size import SizeLimit
 from sparing.nn.state import (
     State,
@@ -17,6 +17,7 @@ from sparing.nn.state import (
     size_bytes,
     zero_lanes,
 )
+from sparing.nn.static import crop_rings, fill_static, grow_rings
 
 __all__ = [
     "IGNORE_INDEX",
@@ -28,6 +29,10 @@ __all__ = [
     "SizeLimit",
     "State",
     "concat_lanes",
+    "crop_rings",
+    "fill_static",
+    "grow_rings",
+    "is_ring",
     "narrow_rings",
     "pad_length",
     "select_lanes",
@@ -85,6 +90,9 @@ class LanguageModel(nn.Module):
 
     shows_hidden: ClassVar[bool] = True
     """Whether `forward` returns hidden vectors; if not, the head is inside, and it is logits."""
+
+    empty_slots_count: bool = False
+    """Whether positions before a text's first token take part, so that rings cannot be cropped."""
 
     static_shapes: bool = False
     """Whether segments of another length would have to be compiled for separately."""

@@ -35,6 +35,11 @@ def is_static(state: Mapping[str, Tensor]) -> bool:
     return any(PREFIX in name for name in state)
 
 
+def is_ring(name: str) -> bool:
+    """Whether the tensor of this name in a static state is a ring."""
+    return PREFIX in name
+
+
 def ring_length(window: int, chunk: int) -> int:
     """Slots for `window` positions before those of a segment of at most `chunk`."""
     return -(-(window + chunk) // GRAIN) * GRAIN

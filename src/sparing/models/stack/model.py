@@ -5,7 +5,7 @@ norms its own input (pre-norm) and adds little at first: nothing for attention w
 and feed-forward, most for Boom.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -72,24 +72,19 @@ class Stack(LanguageModel):
 
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         """What each block carries, under its place in the order."""
-        like = next(self.parameters()).detach()
-        self.refresh()
-        state = State()
-        for place, block in self._passes():
-            own = block.initial_state(batch, like, inference=inference)
-            state |= add_prefix(own, f"blocks.{place}")
-        if self.ngrams is not None:
-            state["tokens"] = self.ngrams.before(batch, like)
-        return state
+        return self._join(
+            batch, lambda block, like: block.initial_state(batch, like, inference=inference)
+        )
 
     def static_state(self, batch: int, *, chunk: int = 1) -> State:
         """See `LanguageModel`. What each block carries, under its place in the order."""
-        like = next(self.parameters()).detach()
+        return self._join(batch, lambda block, like: block.static_state(batch, like, chunk=chunk))
+
+    def _join(self, batch: int, make: Callable[[Block, Tensor], State]) -> State:
+        like, state = next(self.parameters()).detach(), State()
         self.refresh()
-        state = State()
         for place, block in self._passes():
-            own = block.static_state(batch, like, chunk=chunk)
-            state |= add_prefix(own, f"blocks.{place}")
+            state |= add_prefix(make(block, like), f"blocks.{place}")
         if self.ngrams is not None:
             state["tokens"] = self.ngrams.before(batch, like)
         return state

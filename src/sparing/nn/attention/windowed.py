@@ -13,27 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.nn.attention.window_rings import attend_to_rings
 from sparing.nn.block import Block, BlockConfig, BufferedBlock, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts
 from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import KVBuffer
 from sparing.nn.linear import StackedLinear
 from sparing.nn.precision import compute_dtype
-from sparing.nn.ring import (
-    before_first,
-    empty_head_rings,
-    head_rings,
-    is_static,
-    ring_distances,
-    ring_length,
-    write_head_rings,
-)
+from sparing.nn.ring import empty_head_rings, is_static, ring_length
 from sparing.nn.rotary import PERIOD, Rotary
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State, forget_lanes, zero_lanes
 from sparing.ops.rotated_entries import rotated_entries
 from sparing.ops.window_attention import Edge, window_attention
-from sparing.ops.window_attention.ring import ring_window_attention
 
 GRAIN = 256
 """Memories are cut to multiples of this, so that their length seldom changes."""
@@ -75,7 +67,8 @@ class WindowedAttention(nn.Module):
         """Return what to add to the stream, and the segment's own entries (`fresh`), detached."""
         query_BTHK, after = self.project(hidden_BTD, state)
         if is_static(state):
-            mixed_BTHK, rings = self._read_rings(query_BTHK, after.pop("fresh"), state, span_H)
+            fresh_BT2HK = after.pop("fresh")
+            mixed_BTHK, rings = attend_to_rings(query_BTHK, fresh_BT2HK, state, span_H, self.ramp)
             after |= rings
         else:
             memory_BM2HK = state["entries"]
@@ -89,26 +82,6 @@ class WindowedAttention(nn.Module):
             mixed_BTHK = mixed_BTHK * open_BTH[..., None]
         delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
         return delta_BTD, {name: tensor.detach() for name, tensor in after.items()}
-
-    def _read_rings(
-        self, query_BTHK: Tensor, fresh_BT2HK: Tensor, state: State, span_H: Tensor
-    ) -> tuple[Tensor, State]:
-        """Write the segment's entries into the rings of all heads, then attend to them."""
-        seen_B, mixed = state["seen"], []
-        rings = write_head_rings(state, fresh_BT2HK[:, :, 0], fresh_BT2HK[:, :, 1])
-        for heads, keys_BHRK, values_BHRK in head_rings(rings):
-            distance_BTR = ring_distances(seen_B, query_BTHK.size(1), keys_BHRK.size(2))
-            empty_BTR = before_first(distance_BTR, seen_B)
-            mixed_BTHK = ring_window_attention(
-                query_BTHK[:, :, heads],
-                keys_BHRK,
-                values_BHRK,
-                distance_BTR.masked_fill(empty_BTR, -1),
-                span_H[heads],
-                self.ramp,
-            )
-            mixed.append(mixed_BTHK)
-        return torch.cat(mixed, dim=2), rings
 
     def project(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the queries and the segment's own entries, without attending."""
