@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.compress.small import CPU, TEXT, small_compressor
 
-from sparing.compress.lanes import Learning, open_lanes
+from sparing.compress.lanes import MAX_NORM, Learning, open_lanes
 from sparing.errors import UserError
 
 IDS_BT = np.frombuffer(TEXT, np.uint8).astype(np.int64)[:240].reshape(3, 80)
@@ -44,6 +44,8 @@ def test_the_update_is_one_of_the_optimizer_on_the_mean_loss_of_the_chunk() -> N
     read_BT = torch.from_numpy(IDS_BT.copy())
     out = model(read_BT[:, :20], model.initial_state(3))
     model.head.nats(out.hidden_BTD, read_BT[:, 1:21]).mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+    assert norm > MAX_NORM
     optimizer.step()
     with torch.no_grad():
         after = model(read_BT[:, 20:21], out.state)

@@ -20,6 +20,8 @@ from sparing.evaluation.window import eval_mode
 from sparing.models.api import LanguageModel, Output
 
 MAX_LANES = 4096
+MAX_NORM = 0.5
+"""Longer gradients are cut to this: those of a text unlike any before would spoil the weights."""
 IntArray = npt.NDArray[np.int64]
 Reader = Callable[[IntArray], npt.NDArray[np.float64]]
 """Reads one token per lane (B,) and returns the logits (B, V) of the next ones."""
@@ -107,6 +109,7 @@ class Learner:
         gradients = torch.autograd.grad(nats_BT.mean(), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(self._parameters, MAX_NORM)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._model.after_step()
