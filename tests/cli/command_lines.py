@@ -107,6 +107,7 @@ def templates(place: Place) -> list[tuple[list[str], list[str]]]:
         (["generate", run], ["--length", "3"]),
         (["score", run, text], []),
         (["score", line], ["--whole"]),
+        (["decompress", line], ["--model", run, *out]),
         (["info", run], []),
         (["info", "quickstart"], []),
         (["recipes"], []),

@@ -15,6 +15,8 @@ from sparing.cli.main import app
 ELSEWHERE = {
     "board",
     "compare",
+    "compress",
+    "decompress",
     "export",
     "search",
     "import",

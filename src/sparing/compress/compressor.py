@@ -13,7 +13,7 @@ import torch
 
 from sparing import __version__
 from sparing.compress.codec import Progress, Words, decode, encode, range_coder, take_fingerprint
-from sparing.compress.container import WORD, Header, read_container, write_container
+from sparing.compress.container import MAX_THREADS, WORD, Header, read_container, write_container
 from sparing.compress.lanes import MAX_LANES, IntArray, Learning, open_lanes
 from sparing.data.tokens import Split
 from sparing.data.vocab import Vocab
@@ -23,13 +23,14 @@ from sparing.evaluation.loss import evaluate_streams
 from sparing.inputs import MAX_BYTES
 from sparing.models.api import LanguageModel
 
-TOKENS_PER_LANE = 16384
+TOKENS_PER_LANE = 8192
 """With so many, what a lane loses while it has read little costs about a percent."""
 USUAL_LANES = 64
 """The most that are chosen: each carries a state of its own."""
 FINGERPRINT_CHUNK = 12
 """Tokens between two updates while a fingerprint is taken of a model that learns."""
-EVALUATED_SEGMENT = 256
+EVALUATED_SEGMENT = 64
+"""Some models see all of a segment, and so more the longer it is; coding reads token by token."""
 BITS_PER_WORD = 8 * WORD.itemsize
 
 MakeProgress = Callable[[str, int], Progress]
@@ -90,20 +91,22 @@ class Compressor:
         lanes = choose_lanes(ids.size) if lanes is None else lanes
         if not 1 <= lanes <= MAX_LANES:
             raise UserError(f"lanes must be from 1 to {MAX_LANES:,}, not {lanes}")
-        lanes = min(lanes, max(1, ids.size))
-        header = Header(
-            lanes=lanes,
-            threads=torch.get_num_threads(),
-            learning=learning,
-            size_bytes=len(data),
-            tokens=ids.size,
-            text_sha256=hashlib.sha256(data).digest(),
-            model_sha256=self.model_sha256,
-            fingerprint=self._fingerprint(lanes, learning),
-            maker=describe_machine(),
-        )
-        with open_lanes(self.model, self.hardware, lanes, learning) as read:
-            words = encode(read, ids, lanes, self.vocab.start, progress("compress", ids.size))
+        lanes, threads = min(lanes, max(1, ids.size)), min(torch.get_num_threads(), MAX_THREADS)
+        with _threads(threads):
+            header = Header(
+                lanes=lanes,
+                threads=threads,
+                learning=learning,
+                size_bytes=len(data),
+                tokens=ids.size,
+                text_sha256=hashlib.sha256(data).digest(),
+                model_sha256=self.model_sha256,
+                fingerprint=self._fingerprint(lanes, learning),
+                maker=describe_machine(),
+            )
+            advance = progress("compress", ids.size)
+            with open_lanes(self.model, self.hardware, lanes, learning) as read:
+                words = encode(read, ids, lanes, self.vocab.start, advance)
         return write_container(header, words)
 
     def decompress(

@@ -23,7 +23,8 @@ which follows."""
 PRECISIONS = ("float32",)
 """By number, those that models predict in."""
 CHECKSUM_BYTES = 8
-MAX_THREADS = 1024
+MAX_THREADS = 256
+MAX_MAKER = 255
 WORD = np.dtype("<u4")
 
 
@@ -47,7 +48,7 @@ class Header:
 def write_container(header: Header, words: Words) -> bytes:
     """Return the bytes of a compressed file."""
     chunk, rate = (header.learning.chunk, header.learning.rate) if header.learning else (0, 0.0)
-    maker = header.maker.encode("utf-8")[:255]
+    maker = header.maker.encode("utf-8")[:MAX_MAKER].decode("utf-8", "ignore").encode("utf-8")
     fields: tuple[Any, ...] = (
         MAGIC,
         FORMAT,
@@ -64,8 +65,7 @@ def write_container(header: Header, words: Words) -> bytes:
         header.fingerprint,
         len(maker),
     )
-    body = FIXED.pack(*fields) + maker + words.astype(WORD).tobytes()
-    return body + _checksum(body)
+    return seal(FIXED.pack(*fields) + maker + words.astype(WORD).tobytes())
 
 
 def read_container(data: bytes, name: str) -> tuple[Header, Words]:
@@ -73,9 +73,9 @@ def read_container(data: bytes, name: str) -> tuple[Header, Words]:
     if not data.startswith(MAGIC):
         raise UserError(f"{name} was not made by `sparing compress`")
     body = data[:-CHECKSUM_BYTES]
-    if data[-CHECKSUM_BYTES:] != _checksum(body):
+    if data != seal(body):
         raise UserError(f"{name} is damaged: bytes were changed, added or cut off")
-    version = int.from_bytes(body[8:10], "little")
+    version = int.from_bytes(body[len(MAGIC) : len(MAGIC) + 2], "little")
     if version != FORMAT:
         raise UserError(f"{name} has format {version}; this version of sparing reads {FORMAT}")
     try:
@@ -110,5 +110,6 @@ def _parse(body: bytes) -> tuple[Header, Words]:
     return header, np.frombuffer(coded, WORD).astype(np.uint32)
 
 
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()[:CHECKSUM_BYTES]
+def seal(body: bytes) -> bytes:
+    """Append the checksum."""
+    return body + hashlib.sha256(body).digest()[:CHECKSUM_BYTES]

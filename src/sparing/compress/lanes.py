@@ -5,7 +5,7 @@ depend on the number of lanes and threads and on the length of a segment, so bot
 what is written here. Axes: B lanes, T chunk, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,8 @@ from sparing.evaluation.window import eval_mode
 from sparing.models.api import LanguageModel, Output
 
 MAX_LANES = 4096
+MAX_NORM = 0.5
+"""Longer gradients are cut to this: those of a text unlike any before would spoil the weights."""
 IntArray = npt.NDArray[np.int64]
 Reader = Callable[[IntArray], npt.NDArray[np.float64]]
 """Reads one token per lane (B,) and returns the logits (B, V) of the next ones."""
@@ -31,8 +33,8 @@ class Learning:
 
     chunk: int = 64
     """Tokens per lane between two updates."""
-    rate: float = 3e-4
-    """Learning rate of Adam."""
+    rate: float = 0.02
+    """Learning rate of plain gradient descent on the mean loss of a chunk."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= 1 << 20 or not 0 < self.rate <= 1:
@@ -40,6 +42,10 @@ class Learning:
                 f"learning needs a chunk of at least 1 and a rate above 0 and at most 1, not "
                 f"{self.chunk} and {self.rate:g}"
             )
+
+    def optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of both sides."""
+        return torch.optim.SGD(parameters, lr=self.rate)
 
 
 @contextmanager
@@ -73,7 +79,7 @@ def open_steps(model: LanguageModel, lanes: int) -> Callable[[Tensor], Tensor]:
 
 
 class Learner:
-    """Reads lanes and, after each chunk, takes one step of Adam on the loss of that chunk.
+    """Reads lanes and, after each chunk, takes one step down the gradient of its mean loss.
 
     A token is predicted with weights that have seen nothing but tokens of earlier chunks.
     """
@@ -82,7 +88,7 @@ class Learner:
         self._model, self._chunk = model, learning.chunk
         self._parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self._before = [each.detach().clone() for each in self._parameters]
-        self._optimizer = torch.optim.Adam(self._parameters, lr=learning.rate)
+        self._optimizer = learning.optimizer(self._parameters)
         self._state = self._begin = model.initial_state(lanes)
         self._inputs = list[Tensor]()
 
@@ -103,6 +109,7 @@ class Learner:
         gradients = torch.autograd.grad(nats_BT.mean(), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(self._parameters, MAX_NORM)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._model.after_step()
