@@ -24,6 +24,8 @@ from sparing.serve.service import Answers, Service
 T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
 """The page at `/`, as it is sent."""
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}}
+"""A server-sent event: its data is a chunk of the answer, an error, or `[DONE]`."""
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.ErrorBody, "description": description}
     for status, description in {
@@ -100,7 +102,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     done: dict[int | str, dict[str, Any]] = {
         200: {
             "model": schema.CompletionAnswer,
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": EVENT}},
         }
     }
 
