@@ -17,7 +17,9 @@ export class Heads extends EventTarget {
       this.dispatchEvent(new Event("choose"));
     });
     for (const kind of ["pointerover", "pointerleave"]) {
-      this.list.addEventListener(kind, ({ target }) => this.#describe(this.#under(target) ?? this.chosen));
+      this.list.addEventListener(kind, ({ target }) =>
+        this.#describe(this.#under(target) ?? this.chosen),
+      );
     }
   }
 
@@ -47,7 +49,9 @@ export class Heads extends EventTarget {
     const same = shape(layers) === shape(this.layers);
     this.layers = layers;
     if (!same) this.#build();
-    const farthest = Math.max(...layers.flatMap(({ heads }) => heads.map((each) => each.span ?? each.weights.length)));
+    const farthest = Math.max(
+      ...layers.flatMap(({ heads }) => heads.map((each) => each.span ?? each.weights.length)),
+    );
     this.most = 10 ** Math.ceil(Math.log10(Math.max(10, farthest)));
     this.#drawAxis();
     for (const { layer, heads } of layers) heads.forEach((head, at) => this.#draw(layer, at, head));
@@ -132,7 +136,9 @@ export function paintBy(weights, characters, end) {
   let newest = weights.length;
   for (let at = end - 1; at >= 0 && newest > 0; at--) {
     const tokens = characters[at].tokens?.length ?? characters[at].size;
-    sums[at] = weights.slice(Math.max(0, newest - tokens), newest).reduce((sum, each) => sum + each, 0);
+    sums[at] = weights
+      .slice(Math.max(0, newest - tokens), newest)
+      .reduce((sum, each) => sum + each, 0);
     newest -= tokens;
   }
   const largest = Math.max(...sums);

@@ -19,13 +19,20 @@ import { Writer } from "./writer.js";
 const PAUSE = 400;
 const ALTERNATIVES = 8;
 const UNDO = 100;
-const EXAMPLES = ["'''Ada Lovelace''' was an English ", "== Early life ==\n", "The capital of [[France]] is "];
+const EXAMPLES = [
+  "'''Ada Lovelace''' was an English ",
+  "== Early life ==\n",
+  "The capital of [[France]] is ",
+];
 
 const $ = (id) => document.getElementById(id);
 const notice = new Notice($("notice"));
 const api = new Api({
   askToken: (wrong) => askToken($("token"), wrong),
-  waiting: (seconds) => (seconds == null ? notice.hide() : notice.show(`The server is busy. Trying again in ${seconds} s.`)),
+  waiting: (seconds) =>
+    seconds == null
+      ? notice.hide()
+      : notice.count("The server is busy. Trying again", `in ${seconds} s`),
 });
 const editor = new Editor($("sheet"));
 const controls = new Controls($("sampling"));
@@ -109,7 +116,10 @@ async function copyLink() {
   const { fragment, complete } = toFragment(settings());
   history.replaceState(null, "", `#${fragment}`);
   const left = complete ? "" : " The text is too long for a link: it holds the settings only.";
-  const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+  const copied = await navigator.clipboard?.writeText(location.href).then(
+    () => true,
+    () => false,
+  );
   const done = copied ? "The link is copied." : "Copy the link from the address bar.";
   notice.show(done + left, "Close", () => notice.hide());
 }
@@ -177,13 +187,15 @@ function showFacts() {
 function showCharacter() {
   const each = editor.characters[editor.pointed ?? editor.at];
   if (each) alternatives.show(each);
-  else if (next.text === textOf(scorable(editor.characters)) && next.top.length) alternatives.showNext(next.top);
+  else if (next.text === textOf(scorable(editor.characters)) && next.top.length)
+    alternatives.showNext(next.top);
   else alternatives.explain(writer.active ? "Writing…" : "…");
 }
 
 const say = soon(async () => {
   const each = editor.characters[editor.at];
-  if (each && !writer.active && document.activeElement === editor.box) $("spoken").textContent = sayCharacter(each);
+  if (each && !writer.active && document.activeElement === editor.box)
+    $("spoken").textContent = sayCharacter(each);
 }, 700);
 
 // Writing
@@ -200,7 +212,10 @@ async function goOn(given) {
   try {
     const written = await writer.write(editor.characters, request);
     if (written === "") past.pop();
-    if (written !== null) $("spoken").textContent = written ? `Written: ${written.slice(-600)}` : "Nothing was written.";
+    if (written !== null)
+      $("spoken").textContent = written
+        ? `Written: ${written.slice(-600)}`
+        : "Nothing was written.";
   } catch (problem) {
     complain(problem);
   }
@@ -244,7 +259,8 @@ const look = soon(async (signal) => {
 function paintHead() {
   const head = $("heads").open ? heads.chosen : null;
   editor.colourBy(head && paintBy(head.weights, editor.characters, heads.end));
-  if (head) drawLegend($("legend"), "weight", `Attention of block ${head.layer}, head ${head.head}`);
+  if (head)
+    drawLegend($("legend"), "weight", `Attention of block ${head.layer}, head ${head.head}`);
   else drawLegend($("legend"), "bits", "Surprisal in bits");
 }
 
@@ -305,7 +321,10 @@ document.addEventListener("keydown", (event) => {
 addEventListener("hashchange", restore);
 $("examples").append(
   ...EXAMPLES.map((text) => {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: text.trim() });
+    const button = Object.assign(document.createElement("button"), {
+      type: "button",
+      textContent: text.trim(),
+    });
     button.addEventListener("click", () => goOn(edited([], text)));
     return button;
   }),
