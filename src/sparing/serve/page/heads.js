@@ -12,7 +12,9 @@ export class Heads extends EventTarget {
     this.axis = root.querySelector(".axis");
     this.fact = root.querySelector(".fact");
     this.layers = [];
-    this.list.addEventListener("change", () => {
+    this.wanted = "";
+    this.list.addEventListener("change", ({ target }) => {
+      this.wanted = target.value;
       this.#describe(this.chosen);
       this.dispatchEvent(new Event("choose"));
     });
@@ -31,6 +33,7 @@ export class Heads extends EventTarget {
 
   /** Colour the text by surprisal again. */
   release() {
+    this.wanted = "";
     const first = this.list.querySelector("input");
     if (first) first.checked = true;
     this.#describe(null);
@@ -61,7 +64,6 @@ export class Heads extends EventTarget {
   #build() {
     const none = option("", "no head: colour by surprisal");
     none.classList.add("none");
-    none.querySelector("input").checked = true;
     const rows = this.layers.map(({ layer, heads }) => {
       const row = element("div", "layer");
       row.append(Object.assign(element("span", "name"), { textContent: layer }));
@@ -70,6 +72,8 @@ export class Heads extends EventTarget {
       return row;
     });
     this.list.replaceChildren(none, ...rows);
+    const inputs = [...this.list.querySelectorAll("input")];
+    (inputs.find(({ value }) => value === this.wanted) ?? inputs[0]).checked = true;
   }
 
   #draw(layer, at, head) {
