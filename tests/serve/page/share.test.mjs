@@ -9,7 +9,14 @@ import { halfWithin, paintBy } from "../../../src/sparing/serve/page/heads.js";
 import { LONGEST, fromFragment, toFragment, usual } from "../../../src/sparing/serve/page/share.js";
 
 test("a link brings back what it was made of", () => {
-  const settings = { ...usual(), text: "a&b=c #é\n\0👍", second: "+ %20", temperature: 0.55, seed: 3, top_k: 7 };
+  const settings = {
+    ...usual(),
+    text: "a&b=c #é\n\0👍",
+    second: "+ %20",
+    temperature: 0.55,
+    seed: 3,
+    top_k: 7,
+  };
   const { fragment, complete } = toFragment(settings);
   assert.ok(complete);
   assert.deepEqual(fromFragment(`#${fragment}`), settings);
@@ -17,17 +24,26 @@ test("a link brings back what it was made of", () => {
 });
 
 test("a text that is too long for a link is left out", () => {
-  const { fragment, complete } = toFragment({ ...usual(), text: "x".repeat(LONGEST), model: "m", seed: 1 });
+  const { fragment, complete } = toFragment({
+    ...usual(),
+    text: "x".repeat(LONGEST),
+    model: "m",
+    seed: 1,
+  });
   assert.deepEqual([fragment, complete], ["model=m&seed=1", false]);
 });
 
 test("nonsense in a link is ignored or brought within bounds", () => {
-  const given = fromFragment("#temperature=9&top_p=-1&length=1e99&top_k=2.6&seed=x&__proto__=1&min_p=NaN&a");
+  const given = fromFragment(
+    "#temperature=9&top_p=-1&length=1e99&top_k=2.6&seed=x&__proto__=1&min_p=NaN&a",
+  );
   assert.deepEqual(given, { ...usual(), temperature: 2, top_p: 0.05, length: 4000, top_k: 3 });
 });
 
 test("events arrive whole however the stream is cut", async () => {
-  const wire = new TextEncoder().encode('data: {"a":"é"}\r\n\r\n: comment\n\ndata: one\ndata: two\n\ndata: [DONE]\n\n');
+  const wire = new TextEncoder().encode(
+    'data: {"a":"é"}\r\n\r\n: comment\n\ndata: one\ndata: two\n\ndata: [DONE]\n\n',
+  );
   for (let size = 1; size < wire.length; size++) {
     const stream = new ReadableStream({
       start(control) {
@@ -49,9 +65,15 @@ test("the verdict names the more probable text and by how much", () => {
 });
 
 test("attention is counted from the newest token back", () => {
-  assert.deepEqual([halfWithin([1, 0, 0]), halfWithin([0, 0, 1]), halfWithin([0.2, 0.4, 0.4])], [2, 0, 1]);
+  assert.deepEqual(
+    [halfWithin([1, 0, 0]), halfWithin([0, 0, 1]), halfWithin([0.2, 0.4, 0.4])],
+    [2, 0, 1],
+  );
   const characters = [{ size: 1 }, { tokens: [1, 2] }, { size: 1 }, { size: 1 }];
   // One weight more than there are tokens: that of the token before the text.
   const paint = paintBy([0.4, 0, 0.1, 0.3, 0.1], characters, 3);
-  assert.deepEqual([0, 1, 2, 3].map((at) => paint(null, at)), [["weight", 0], ["weight", 15], ["weight", 8], null]);
+  assert.deepEqual(
+    [0, 1, 2, 3].map((at) => paint(null, at)),
+    [["weight", 0], ["weight", 15], ["weight", 8], null],
+  );
 });

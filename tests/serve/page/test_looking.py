@@ -96,6 +96,11 @@ def test_the_heads_show_how_far_and_where_they_look(page: Page) -> None:
     assert "within the last 8" in page.text("#heads .fact")
     page.type(Keys.HOME + Keys.ARROW_RIGHT * 2)
     page.until(lambda: page.steps(kind="weight") == [15, 0] + [None] * 6)
+    page.type(Keys.HOME)
+    page.until(lambda: page.text("#heads .fact").startswith("There is nothing before"))
+    page.until(page.scored)
+    page.type(Keys.ARROW_RIGHT)
+    page.until(lambda: page.steps(kind="weight") == [15] + [None] * 7)
     page.run("document.querySelector('#heads input').click()")
     page.until(page.scored)
 

@@ -34,7 +34,7 @@ def test_a_busy_server_is_asked_again_when_it_says(page: Page) -> None:
     page.until(lambda: page.text(".what") == "next")
     page.script.busy = 1
     page.find("#go").click()
-    page.until(lambda: page.text("#notice p") == "The server is busy. Trying again in 1 s.")
+    page.until(lambda: page.text("#notice p") == "The server is busy. Trying again in 1 s")
     page.until(lambda: page.value == "towrote the first program.")
     assert not page.shown("#notice")
 

@@ -3,10 +3,22 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { MOST, Writing, edited, foldedSize, isScored, scorable, scored, shownOf, textOf } from "../../../src/sparing/serve/page/text.js";
+import {
+  MOST,
+  Writing,
+  edited,
+  foldedSize,
+  isScored,
+  scorable,
+  scored,
+  shownOf,
+  textOf,
+} from "../../../src/sparing/serve/page/text.js";
 
-const tokens = (text, bits = 1) => [...Buffer.from(text)].map((byte) => ({ bytes: [byte], bits, top: [] }));
-const score = (characters, bits = 1) => scored(characters, textOf(characters), tokens(textOf(characters), bits));
+const tokens = (text, bits = 1) =>
+  [...Buffer.from(text)].map((byte) => ({ bytes: [byte], bits, top: [] }));
+const score = (characters, bits = 1) =>
+  scored(characters, textOf(characters), tokens(textOf(characters), bits));
 const states = (characters) =>
   characters.map((each) => (each.bits == null ? "?" : each.stale ? "stale" : each.bits)).join(" ");
 
@@ -32,7 +44,10 @@ test("any edit of any text leaves what was typed", () => {
     const next = (value.slice(0, from) + typed + value.slice(from + count)).slice(-40);
     characters = edited(characters, next);
     // The signs for control characters are all that may differ; halves of pairs are mended.
-    assert.equal(shownOf(characters).replaceAll("␀", "\0"), next.toWellFormed().replaceAll("␀", "\0"));
+    assert.equal(
+      shownOf(characters).replaceAll("␀", "\0"),
+      next.toWellFormed().replaceAll("␀", "\0"),
+    );
     if (random(3) === 0) characters = score(characters) ?? characters;
   }
 });
@@ -49,7 +64,10 @@ test("what the model wrote keeps the scores it was written with", () => {
   writing.add(tokens("bc", 5));
   const after = score(writing.end(), 2);
   assert.equal(states(after), "2 5 5");
-  assert.deepEqual(after.map((each) => each.written), [false, true, true]);
+  assert.deepEqual(
+    after.map((each) => each.written),
+    [false, true, true],
+  );
   assert.equal(states(score(edited(after, "xabc"), 2)), "2 2 2 2");
 });
 

@@ -4,7 +4,7 @@ import { isText, readable, spoken } from "./characters.js";
 import { bitsText, percent } from "./colour.js";
 
 export class Alternatives extends EventTarget {
-  /** Event: "take", whose `detail` is {tokens, byKeyboard}: the start of a character and what to put there. */
+  /** Event: "take"; `detail.tokens` are the start of a character and what to put there. */
   constructor(root) {
     super();
     this.title = root.querySelector(".what");
@@ -25,7 +25,8 @@ export class Alternatives extends EventTarget {
     if (!this.#isNew(character)) return;
     this.#name(character.text, character.shown);
     if (character.bits == null) {
-      this.fact.textContent = character.shown.length > 64 ? "too far back to be scored" : "not scored yet";
+      this.fact.textContent =
+        character.shown.length > 64 ? "too far back to be scored" : "not scored yet";
       this.lists.replaceChildren();
       return;
     }
@@ -65,7 +66,8 @@ export class Alternatives extends EventTarget {
     const line = document.createElement("p");
     line.className = "part";
     const kind = token.bytes.length === 1 ? "byte" : "token";
-    line.textContent = `${kind} ${part + 1} of ${count}: ${readable(token.bytes)}, ${bitsText(token.bits)}`;
+    const name = `${kind} ${part + 1} of ${count}`;
+    line.textContent = `${name}: ${readable(token.bytes)}, ${bitsText(token.bits)}`;
     return line;
   }
 
@@ -73,7 +75,8 @@ export class Alternatives extends EventTarget {
     const list = document.createElement("ol");
     const rows = [...top];
     // What stands there may be none of the most probable.
-    if (chosen && !rows.some((each) => same(each.bytes, chosen.bytes))) rows.push({ ...chosen, far: true });
+    if (chosen && !rows.some((each) => same(each.bytes, chosen.bytes)))
+      rows.push({ ...chosen, far: true });
     list.append(...rows.map((each) => this.#row(each, { chosen, before, top })));
     return list;
   }
@@ -121,9 +124,12 @@ export function factOf(character) {
 export function sayCharacter(character) {
   if (character.bits == null) return "";
   const { tokens } = character;
-  const best = tokens[0].top.slice(0, 3).map((each) => `${spoken(each.bytes)} ${percent(each.bits)}`);
+  const best = tokens[0].top
+    .slice(0, 3)
+    .map((each) => `${spoken(each.bytes)} ${percent(each.bits)}`);
   const name = spoken(tokens.flatMap((token) => token.bytes));
   return `${name}: ${factOf(character)}. Expected: ${best.join(", ")}.`;
 }
 
-const same = (one, other) => one.length === other.length && one.every((byte, at) => byte === other[at]);
+const same = (one, other) =>
+  one.length === other.length && one.every((byte, at) => byte === other[at]);

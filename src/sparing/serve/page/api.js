@@ -78,15 +78,17 @@ export class Api {
   async #send(path, body, signal) {
     for (let tries = 1; ; tries++) {
       const token = this.token;
-      const response = await unlessLost(fetch(new URL(path, document.baseURI), {
-        method: body ? "POST" : "GET",
-        headers: {
-          ...(body && { "Content-Type": "application/json" }),
-          ...(token && { Authorization: `Bearer ${token}` }),
-        },
-        body: body && JSON.stringify(body),
-        signal,
-      }));
+      const response = await unlessLost(
+        fetch(new URL(path, document.baseURI), {
+          method: body ? "POST" : "GET",
+          headers: {
+            ...(body && { "Content-Type": "application/json" }),
+            ...(token && { Authorization: `Bearer ${token}` }),
+          },
+          body: body && JSON.stringify(body),
+          signal,
+        }),
+      );
       if (response.ok) return response;
       const busy = response.status === 429 || response.status === 503;
       if (response.status === 401) await this.#newToken(token);
@@ -156,7 +158,10 @@ async function unlessLost(promise) {
 
 async function message(response) {
   const wanted = `The server answered ${response.status}.`;
-  return response.json().then(({ error }) => error?.message ?? wanted, () => wanted);
+  return response.json().then(
+    ({ error }) => error?.message ?? wanted,
+    () => wanted,
+  );
 }
 
 // A browser may forbid storage; then the token lives as long as the page.

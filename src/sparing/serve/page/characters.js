@@ -21,7 +21,8 @@ const toBits = (nats) => (nats == null ? null : Math.max(0, -nats / Math.LN2));
 /**
  * Read bytes as UTF-8: [{text, size, broken, open}].
  *
- * A byte that fits nowhere is broken and alone. A sequence that the end cuts off is broken and open.
+ * A byte that fits nowhere is broken and alone. A sequence that the end cuts off is broken and
+ * open.
  */
 export function decode(bytes) {
   const points = [];
@@ -31,7 +32,8 @@ export function decode(bytes) {
 
 function pointAt(bytes, at) {
   const lead = bytes[at];
-  const size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  const size =
+    lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
   const broken = { text: BROKEN, size: 1, broken: true, open: false };
   if (size === 0) return broken;
   let code = size === 1 ? lead : lead & (0x7f >> size);

@@ -15,9 +15,11 @@ const TICKS = { bits: [0, 2, 4, 6, `${MOST_BITS}+`], weight: ["none", "most"] };
 /** Draw a legend, one box for each step. */
 export function drawLegend(root, kind, title) {
   root.querySelector("figcaption").textContent = title;
-  root.querySelector(".scale").replaceChildren(
-    ...Array.from({ length: STEPS }, (_, at) => element(`${kind} step-${at}`, "")),
-  );
+  root
+    .querySelector(".scale")
+    .replaceChildren(
+      ...Array.from({ length: STEPS }, (_, at) => element(`${kind} step-${at}`, "")),
+    );
   root.querySelector(".ticks").replaceChildren(...TICKS[kind].map((tick) => element("", tick)));
 }
 
@@ -32,4 +34,5 @@ export const percent = (bits) => {
   return share >= 0.001 ? `${share.toFixed(3)} %` : "< 0.001 %";
 };
 
-export const bitsText = (bits) => `${bits.toFixed(bits < 10 ? 2 : 1)} ${bits === 1 ? "bit" : "bits"}`;
+export const bitsText = (bits) =>
+  `${bits.toFixed(bits < 10 ? 2 : 1)} ${bits === 1 ? "bit" : "bits"}`;

@@ -48,7 +48,9 @@ export class Compare extends EventTarget {
 
   #open(side) {
     const editor = new Editor(side.querySelector(".editor"));
-    const [readout, fact, bar] = [".readout", ".fact", ".bar"].map((each) => side.querySelector(each));
+    const [readout, fact, bar] = [".readout", ".fact", ".bar"].map((each) =>
+      side.querySelector(each),
+    );
     editor.addEventListener("edit", () => {
       editor.show(edited(editor.characters, editor.value));
       this.dispatchEvent(new Event("change"));
@@ -68,7 +70,9 @@ export class Compare extends EventTarget {
     this.sides.forEach(({ fact, bar }, at) => {
       const sum = sums[at];
       bar.style.setProperty("--share", sum && most ? sum.bits / most : 0);
-      fact.textContent = sum ? `${sum.bits.toFixed(2)} bits · ${(sum.bits / sum.size).toFixed(3)} bits per byte` : "";
+      fact.textContent = sum
+        ? `${sum.bits.toFixed(2)} bits · ${(sum.bits / sum.size).toFixed(3)} bits per byte`
+        : "";
     });
     this.verdict.textContent = sums.every(Boolean) ? verdict(sums[1].bits - sums[0].bits) : "";
   }
@@ -86,8 +90,10 @@ function sumOf(characters) {
 export function verdict(bits) {
   const by = Math.abs(bits);
   if (by < 0.005) return "The model finds both equally probable.";
-  const times = by < 20 ? `${(2 ** by).toPrecision(3).replace(/e\+?/, "e")} times` : `2^${by.toFixed(0)} times`;
-  return `The ${bits > 0 ? "first" : "second"} is ${plain(times)} as probable: ${by.toFixed(2)} bits less.`;
+  const times =
+    by < 20 ? `${(2 ** by).toPrecision(3).replace(/e\+?/, "e")} times` : `2^${by.toFixed(0)} times`;
+  const better = bits > 0 ? "first" : "second";
+  return `The ${better} is ${plain(times)} as probable: ${by.toFixed(2)} bits less.`;
 }
 
 const plain = (times) => times.replace(/^[\d.e]+/, (number) => Number(number).toLocaleString("en"));

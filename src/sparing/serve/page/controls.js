@@ -34,7 +34,7 @@ export class Controls extends EventTarget {
     }
   }
 
-  /** The settings as fields of a request; without a seed of their own every writing gets a new one. */
+  /** The settings as fields of a request; without a seed, every writing gets a new one. */
   request() {
     const { length, seed, ...sampling } = this.get();
     return { ...sampling, max_tokens: length, seed: seed ?? Math.floor(Math.random() * 2 ** 31) };

@@ -1,6 +1,6 @@
-// A text box whose characters are coloured: a plain <textarea> with transparent ink, above a copy of
-// its text in which every character is an element. Editing, selecting, dictating and reading aloud
-// are the browser's own.
+// A text box whose characters are coloured: a plain <textarea> with transparent ink, above a copy
+// of its text in which every character is an element. Editing, selecting, dictating and reading
+// aloud are the browser's own.
 
 import { bitsEach } from "./characters.js";
 import { step } from "./colour.js";
@@ -52,7 +52,7 @@ export class Editor extends EventTarget {
     this.#mark();
   }
 
-  /** Colour by `paint(character, index)`, which returns [kind, step] or null; null for surprisal. */
+  /** Colour by `paint(character, index)`: [kind, step] or null. Without it, by surprisal. */
   colourBy(paint) {
     this.paint = paint ?? surprisal;
     this.#draw();
@@ -95,7 +95,9 @@ export class Editor extends EventTarget {
         each.written ? "written" : "typed",
         each.stale && "stale",
         each.shown.endsWith("\n") && "line-end",
-      ].filter(Boolean).join(" ");
+      ]
+        .filter(Boolean)
+        .join(" ");
     });
     this.ink.append(fresh);
     if (this.follow) this.root.scrollTop = this.root.scrollHeight;

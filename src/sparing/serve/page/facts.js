@@ -8,7 +8,9 @@ const plain = (number) => number.toLocaleString("en");
 export function modelFacts({ id, parameters, vocabulary, bits_per_byte: bits }, named) {
   const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)}M` : plain(parameters);
   const figure = bits == null ? [] : [`${bits.toFixed(4)} bits per byte`];
-  return [...(named ? [id] : []), `${size} parameters`, `reads ${vocabulary}`, ...figure].join(" · ");
+  return [...(named ? [id] : []), `${size} parameters`, `reads ${vocabulary}`, ...figure].join(
+    " · ",
+  );
 }
 
 /** How long a text is, and how well the model predicts it. */
@@ -21,6 +23,7 @@ export function textFacts(characters) {
   const count = foldedSize(characters) + read.reduce((sum, each) => sum + each.readers, 0);
   const parts = [`${plain(count)} ${count === 1 ? "character" : "characters"}`];
   if (size) parts.push(`${(bits / size).toFixed(2)} bits per byte`);
-  if (foldedSize(characters)) parts.push(`only the last ${plain(read.length)} are read, as if the text began there`);
+  if (foldedSize(characters))
+    parts.push(`only the last ${plain(read.length)} are read, as if the text began there`);
   return parts.join(" · ");
 }

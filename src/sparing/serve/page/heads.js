@@ -12,12 +12,16 @@ export class Heads extends EventTarget {
     this.axis = root.querySelector(".axis");
     this.fact = root.querySelector(".fact");
     this.layers = [];
-    this.list.addEventListener("change", () => {
+    this.wanted = "";
+    this.list.addEventListener("change", ({ target }) => {
+      this.wanted = target.value;
       this.#describe(this.chosen);
       this.dispatchEvent(new Event("choose"));
     });
     for (const kind of ["pointerover", "pointerleave"]) {
-      this.list.addEventListener(kind, ({ target }) => this.#describe(this.#under(target) ?? this.chosen));
+      this.list.addEventListener(kind, ({ target }) =>
+        this.#describe(this.#under(target) ?? this.chosen),
+      );
     }
   }
 
@@ -29,6 +33,7 @@ export class Heads extends EventTarget {
 
   /** Colour the text by surprisal again. */
   release() {
+    this.wanted = "";
     const first = this.list.querySelector("input");
     if (first) first.checked = true;
     this.#describe(null);
@@ -47,7 +52,9 @@ export class Heads extends EventTarget {
     const same = shape(layers) === shape(this.layers);
     this.layers = layers;
     if (!same) this.#build();
-    const farthest = Math.max(...layers.flatMap(({ heads }) => heads.map((each) => each.span ?? each.weights.length)));
+    const farthest = Math.max(
+      ...layers.flatMap(({ heads }) => heads.map((each) => each.span ?? each.weights.length)),
+    );
     this.most = 10 ** Math.ceil(Math.log10(Math.max(10, farthest)));
     this.#drawAxis();
     for (const { layer, heads } of layers) heads.forEach((head, at) => this.#draw(layer, at, head));
@@ -57,7 +64,6 @@ export class Heads extends EventTarget {
   #build() {
     const none = option("", "no head: colour by surprisal");
     none.classList.add("none");
-    none.querySelector("input").checked = true;
     const rows = this.layers.map(({ layer, heads }) => {
       const row = element("div", "layer");
       row.append(Object.assign(element("span", "name"), { textContent: layer }));
@@ -66,6 +72,8 @@ export class Heads extends EventTarget {
       return row;
     });
     this.list.replaceChildren(none, ...rows);
+    const inputs = [...this.list.querySelectorAll("input")];
+    (inputs.find(({ value }) => value === this.wanted) ?? inputs[0]).checked = true;
   }
 
   #draw(layer, at, head) {
@@ -132,7 +140,9 @@ export function paintBy(weights, characters, end) {
   let newest = weights.length;
   for (let at = end - 1; at >= 0 && newest > 0; at--) {
     const tokens = characters[at].tokens?.length ?? characters[at].size;
-    sums[at] = weights.slice(Math.max(0, newest - tokens), newest).reduce((sum, each) => sum + each, 0);
+    sums[at] = weights
+      .slice(Math.max(0, newest - tokens), newest)
+      .reduce((sum, each) => sum + each, 0);
     newest -= tokens;
   }
   const largest = Math.max(...sums);

@@ -3,12 +3,12 @@
 import { Alternatives, sayCharacter } from "./alternatives.js";
 import { Api, Unreachable } from "./api.js";
 import { group } from "./characters.js";
-import { drawLegend } from "./colour.js";
 import { Compare } from "./compare.js";
 import { Controls } from "./controls.js";
 import { Editor } from "./editor.js";
+import { drawExamples } from "./examples.js";
 import { modelFacts, textFacts } from "./facts.js";
-import { Heads, paintBy } from "./heads.js";
+import { Looking } from "./looking.js";
 import { Notice, askToken } from "./notice.js";
 import { later } from "./pacing.js";
 import { fromFragment, toFragment } from "./share.js";
@@ -19,18 +19,20 @@ import { Writer } from "./writer.js";
 const PAUSE = 400;
 const ALTERNATIVES = 8;
 const UNDO = 100;
-const EXAMPLES = ["'''Ada Lovelace''' was an English ", "== Early life ==\n", "The capital of [[France]] is "];
 
 const $ = (id) => document.getElementById(id);
 const notice = new Notice($("notice"));
 const api = new Api({
   askToken: (wrong) => askToken($("token"), wrong),
-  waiting: (seconds) => (seconds == null ? notice.hide() : notice.show(`The server is busy. Trying again in ${seconds} s.`)),
+  waiting: (seconds) =>
+    seconds == null
+      ? notice.hide()
+      : notice.count("The server is busy. Trying again", `in ${seconds} s`),
 });
 const editor = new Editor($("sheet"));
 const controls = new Controls($("sampling"));
 const alternatives = new Alternatives($("alternatives"));
-const heads = new Heads($("heads"));
+const looking = new Looking($("heads"), editor, $("legend"));
 const writer = new Writer(api);
 const compare = new Compare($("compare"));
 
@@ -76,8 +78,7 @@ function choose(id) {
     next.text = null;
     editor.show(editor.characters.map((each) => ({ ...each, stale: true })));
     compare.forget();
-    heads.release();
-    paintHead();
+    looking.release();
   }
   refresh();
   judge();
@@ -109,7 +110,10 @@ async function copyLink() {
   const { fragment, complete } = toFragment(settings());
   history.replaceState(null, "", `#${fragment}`);
   const left = complete ? "" : " The text is too long for a link: it holds the settings only.";
-  const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+  const copied = await navigator.clipboard?.writeText(location.href).then(
+    () => true,
+    () => false,
+  );
   const done = copied ? "The link is copied." : "Copy the link from the address bar.";
   notice.show(done + left, "Close", () => notice.hide());
 }
@@ -177,13 +181,15 @@ function showFacts() {
 function showCharacter() {
   const each = editor.characters[editor.pointed ?? editor.at];
   if (each) alternatives.show(each);
-  else if (next.text === textOf(scorable(editor.characters)) && next.top.length) alternatives.showNext(next.top);
+  else if (next.text === textOf(scorable(editor.characters)) && next.top.length)
+    alternatives.showNext(next.top);
   else alternatives.explain(writer.active ? "Writing…" : "…");
 }
 
 const say = soon(async () => {
   const each = editor.characters[editor.at];
-  if (each && !writer.active && document.activeElement === editor.box) $("spoken").textContent = sayCharacter(each);
+  if (each && !writer.active && document.activeElement === editor.box)
+    $("spoken").textContent = sayCharacter(each);
 }, 700);
 
 // Writing
@@ -200,7 +206,10 @@ async function goOn(given) {
   try {
     const written = await writer.write(editor.characters, request);
     if (written === "") past.pop();
-    if (written !== null) $("spoken").textContent = written ? `Written: ${written.slice(-600)}` : "Nothing was written.";
+    if (written !== null)
+      $("spoken").textContent = written
+        ? `Written: ${written.slice(-600)}`
+        : "Nothing was written.";
   } catch (problem) {
     complain(problem);
   }
@@ -223,32 +232,9 @@ writer.addEventListener("change", () => {
   refresh();
 });
 
-// Where the heads look
-
 const look = soon(async (signal) => {
-  if (!$("heads").open || writer.active || !model) return;
-  if (!model.attention) return heads.explain("This model does not show its attention.");
-  const end = editor.at;
-  const before = textOf(scorable(editor.characters.slice(0, end)));
-  if (!before) return heads.explain("There is nothing before the cursor to look at.");
-  const answer = await api.attention(model.id, before, signal).catch((problem) => {
-    if (problem.status !== 400) throw problem;
-    heads.explain(problem.message);
-  });
-  if (!answer) return paintHead();
-  heads.end = end;
-  heads.show(answer);
-  paintHead();
+  if (model && !writer.active) await looking.ask(api, model, signal);
 }, 250);
-
-function paintHead() {
-  const head = $("heads").open ? heads.chosen : null;
-  editor.colourBy(head && paintBy(head.weights, editor.characters, heads.end));
-  if (head) drawLegend($("legend"), "weight", `Attention of block ${head.layer}, head ${head.head}`);
-  else drawLegend($("legend"), "bits", "Surprisal in bits");
-}
-
-// The two texts
 
 const judge = soon(async (signal) => {
   if (model) await compare.score(api, model.id, signal);
@@ -279,9 +265,8 @@ compare.addEventListener("change", () => {
   judge();
   share();
 });
-heads.addEventListener("choose", paintHead);
 $("heads").addEventListener("toggle", () => {
-  paintHead();
+  looking.paint();
   look();
 });
 controls.addEventListener("change", share);
@@ -303,14 +288,8 @@ document.addEventListener("keydown", (event) => {
   }
 });
 addEventListener("hashchange", restore);
-$("examples").append(
-  ...EXAMPLES.map((text) => {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: text.trim() });
-    button.addEventListener("click", () => goOn(edited([], text)));
-    return button;
-  }),
-);
+drawExamples($("examples"), (text) => goOn(edited([], text)));
 bindTheme($("theme"));
-paintHead();
+looking.paint();
 restore();
 start();

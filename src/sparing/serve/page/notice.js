@@ -1,20 +1,33 @@
-// What the page has to say to the reader: a banner, what is read aloud, and the question for a token.
+// What the page has to say to the reader: a banner, and the question for a token.
 
 export class Notice {
   constructor(root) {
     this.root = root;
-    this.words = root.querySelector("p");
+    [this.words, this.aside] = root.querySelectorAll("p span");
     this.button = root.querySelector("button");
     this.button.addEventListener("click", () => this.action?.());
   }
 
   /** Show a message, with a button that does `action` where one is given. */
   show(message, label, action) {
-    this.words.textContent = message;
+    this.#say(message, "");
     this.button.hidden = !action;
     this.button.textContent = label ?? "";
     this.action = action;
     this.root.hidden = false;
+  }
+
+  /** Show a message with an aside that changes often, and is not read aloud. */
+  count(message, aside) {
+    this.#say(message, aside);
+    this.button.hidden = true;
+    this.root.hidden = false;
+  }
+
+  #say(message, aside) {
+    // What is set anew is read aloud anew.
+    if (this.words.textContent !== message) this.words.textContent = message;
+    this.aside.textContent = aside;
   }
 
   hide() {

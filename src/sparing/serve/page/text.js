@@ -60,7 +60,9 @@ function joined(kept, typed) {
   const last = kept.at(-1);
   if (!last || last.shown.length > 64) return [...kept, ...unscored(typed)];
   const anew = unscored(last.text + typed);
-  return anew[0]?.text === last.text ? [...kept, ...anew.slice(1)] : [...kept.slice(0, -1), ...anew];
+  return anew[0]?.text === last.text
+    ? [...kept, ...anew.slice(1)]
+    : [...kept.slice(0, -1), ...anew];
 }
 
 /** A text that is too long keeps its beginning as one piece that is not read. */
@@ -68,7 +70,7 @@ export function folded(characters) {
   if (scorable(characters).reduce((sum, each) => sum + each.size, 0) <= MOST) return characters;
   let cut = characters.length;
   // Room to grow, so that not every key folds anew.
-  for (let left = 0.75 * MOST; (left -= characters[cut - 1].size) >= 0; ) cut--;
+  for (let left = 0.75 * MOST; (left -= characters[cut - 1].size) >= 0;) cut--;
   return [lump(textOf(characters.slice(0, cut))), ...characters.slice(cut)];
 }
 
