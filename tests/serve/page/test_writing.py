@@ -103,6 +103,7 @@ def test_bytes_of_a_character_are_summed_and_broken_ones_shown(page: Page) -> No
     assert page.text(".part") == "byte 1 of 2: C3, 7.75 bits"
     page.type(Keys.ARROW_RIGHT)
     page.until(lambda: "not UTF-8" in page.text("#alternatives .fact"))
+    assert page.text(".what") == "FF"
 
 
 def test_what_the_model_writes_is_never_markup(page: Page) -> None:

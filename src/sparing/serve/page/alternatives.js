@@ -23,7 +23,7 @@ export class Alternatives extends EventTarget {
   /** Show a character and what else it might have been. */
   show(character) {
     if (!this.#isNew(character)) return;
-    this.#name(character.text, character.shown);
+    this.#name(character);
     if (character.bits == null) {
       this.fact.textContent =
         character.shown.length > 64 ? "too far back to be scored" : "not scored yet";
@@ -56,10 +56,11 @@ export class Alternatives extends EventTarget {
     return fresh;
   }
 
-  #name(text, visible) {
-    const short = visible.length > 24 ? `${visible.slice(0, 12)}…` : text;
+  #name({ text, shown, tokens }) {
+    const short = shown.length > 24 ? `${shown.slice(0, 12)}…` : text;
+    const bytes = tokens?.flatMap((token) => token.bytes);
     this.title.className = "what";
-    this.title.textContent = readable([...new TextEncoder().encode(short)]);
+    this.title.textContent = readable(bytes ?? [...new TextEncoder().encode(short)]);
   }
 
   #part(token, part, count) {
