@@ -47,7 +47,9 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
             data=DataConfig(corpus=str(corpus)),
             train=TrainConfig(steps=2),
         )
-        folder = create(tmp_path / name, run, ByteVocab(), {"commit": "c0ffee"})
+        # As if from elsewhere: there is no record of the text.
+        about = {"commit": "c0ffee", "imported": "model.pt"}
+        folder = create(tmp_path / name, run, ByteVocab(), about)
         torch.manual_seed(0)
         saved = Checkpoint({"model": model_tensors(build_model(run))}, {"step": 2})
         checkpoint.save(folder.checkpoints, "best", saved, run.identity())
