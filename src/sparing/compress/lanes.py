@@ -33,7 +33,7 @@ class Learning:
 
     chunk: int = 64
     """Tokens per lane between two updates."""
-    rate: float = 0.02
+    rate: float = 0.05
     """Learning rate of plain gradient descent on the mean loss of a chunk."""
 
     def __post_init__(self) -> None:
