@@ -132,6 +132,12 @@ def test_every_family_can_be_compiled(
     assert is_compiled(model)
 
 
+def test_models_that_differ_in_a_setting_alone_have_code_of_their_own() -> None:
+    one, two = tiny("adaptive_span"), tiny("adaptive_span masked")
+    assert all(torch.equal(x, two.state_dict()[name]) for name, x in one.state_dict().items())
+    assert compiled._folder(one) != compiled._folder(two)
+
+
 def test_without_a_compiler_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
