@@ -148,6 +148,16 @@ def test_without_a_compiler_there_is_one_line(
     assert not list(tmp_path.rglob("*.pt2"))
 
 
+def test_damaged_code_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
+    model = make()
+    path = compiled._folder(model) / compiled.FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no code")
+    with pytest.raises(UserError, match="damaged code; delete it"):
+        compile_step(model)
+
+
 def test_only_models_in_float32_are_compiled() -> None:
     with pytest.raises(UserError, match="float32"):
         compile_step(make().double())

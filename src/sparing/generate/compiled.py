@@ -125,7 +125,10 @@ def compile_step(model: LanguageModel) -> None:
     folder = _folder(model)
     if not (folder / FILE).exists():
         _build(model, folder)
-    _STEPS[model] = CompiledStep(model, folder / FILE)
+    try:
+        _STEPS[model] = CompiledStep(model, folder / FILE)
+    except RuntimeError:
+        raise UserError(f"{folder} holds damaged code; delete it and compile again") from None
 
 
 def _build(model: LanguageModel, folder: Path) -> None:
