@@ -132,6 +132,12 @@ def test_every_family_can_be_compiled(
     assert is_compiled(model)
 
 
+def test_models_that_differ_in_a_setting_alone_have_code_of_their_own() -> None:
+    one, two = tiny("adaptive_span"), tiny("adaptive_span masked")
+    assert all(torch.equal(x, two.state_dict()[name]) for name, x in one.state_dict().items())
+    assert compiled._folder(one) != compiled._folder(two)
+
+
 def test_without_a_compiler_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +146,16 @@ def test_without_a_compiler_there_is_one_line(
     with pytest.raises(UserError, match="no C\\+\\+ compiler 'no-such-compiler'"):
         compile_step(make())
     assert not list(tmp_path.rglob("*.pt2"))
+
+
+def test_damaged_code_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path))
+    model = make()
+    path = compiled._folder(model) / compiled.FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no code")
+    with pytest.raises(UserError, match="damaged code; delete it"):
+        compile_step(model)
 
 
 def test_only_models_in_float32_are_compiled() -> None:

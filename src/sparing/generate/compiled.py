@@ -125,7 +125,10 @@ def compile_step(model: LanguageModel) -> None:
     folder = _folder(model)
     if not (folder / FILE).exists():
         _build(model, folder)
-    _STEPS[model] = CompiledStep(model, folder / FILE)
+    try:
+        _STEPS[model] = CompiledStep(model, folder / FILE)
+    except RuntimeError:
+        raise UserError(f"{folder} holds damaged code; delete it and compile again") from None
 
 
 def _build(model: LanguageModel, folder: Path) -> None:
@@ -180,7 +183,9 @@ def _folder(model: LanguageModel) -> Path:
     Also by the weights: small ones are written into the code.
     """
     digest = hashlib.sha256()
-    for text in (__version__, torch.__version__, _processor(), repr(model), _sources()):
+    # Settings without a weight or a module of their own change the step too.
+    made = f"{model!r} {getattr(model, 'config', None)!r}"
+    for text in (__version__, torch.__version__, _processor(), made, _sources()):
         digest.update(text.encode() + b"\n")
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
