@@ -62,9 +62,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli", "launch", "signals"},
 }
 ONLY_THE_API = {"training", "evaluation", "generate"}
-EXTRAS = ("matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers")
-COPIED = "export/hf/remote/"
-"""Code for exported folders, where Transformers imports it."""
+EXTRAS = (
+    "matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers", "onnx",
+    "onnxscript", "onnxruntime",
+)  # fmt: skip
+COPIED = ("export/hf/remote/", "export/onnx/runner.py")
+"""Code for exported folders, which does not run here."""
 
 
 def package_of(path: Path) -> str:
