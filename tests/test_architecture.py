@@ -68,10 +68,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_THE_API = {"training", "evaluation", "generate", "compress"}
 EXTRAS = (
     "matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers", "fastapi",
-    "pydantic", "uvicorn", "prometheus_client", "constriction",
+    "pydantic", "uvicorn", "prometheus_client", "constriction", "onnx", "onnxscript", "onnxruntime",
 )  # fmt: skip
-COPIED = "export/hf/remote/"
-"""Code for exported folders, where Transformers imports it."""
+COPIED = ("export/hf/remote/", "export/onnx/runner.py")
+"""Code for exported folders, which does not run here."""
 WHOLE = ("app", "completions", "schema", "server")
 """Modules of `serve` that consist of what an extra offers; imported inside `cli/serve.py`."""
 

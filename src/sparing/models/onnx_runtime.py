@@ -40,7 +40,7 @@ class Carried(TypedDict):
     """The number that fills it before the first token."""
 
 
-class Manifest(TypedDict):
+class ExportManifest(TypedDict):
     """The content of `onnx.json`."""
 
     format: int
@@ -92,7 +92,7 @@ class OnnxModel(LanguageModel):
     shows_hidden = False
     static_shapes = True
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: ExportManifest) -> None:
         super().__init__()
         self.head, self.chunk = LogitsHead(), manifest["chunk"]
         self._carried = manifest["state"]
@@ -181,16 +181,22 @@ def open_export(folder: Path) -> OnnxModel:
     return OnnxModel(folder, manifest)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ExportManifest:
     """The manifest of an exported folder."""
     path = folder / MANIFEST
-    manifest = read_document(path, Manifest)
+    manifest = read_document(path, ExportManifest)
     if manifest["format"] != FORMAT:
         raise UserError(f"{path} was written by another version of sparing; export it again")
     missing = {STEP, CHUNK, WEIGHTS} - manifest["sha256"].keys()
     if missing or manifest["chunk"] < 1:
         raise UserError(f"{path} is damaged: {', '.join(sorted(missing)) or 'chunk'} is missing")
     return manifest
+
+
+def longest_memory(manifest: ExportManifest) -> int:
+    """Positions after which every memory is full."""
+    rings = [each["shape"] for each in manifest["state"] if PREFIX in each["name"]]
+    return max((shape[-2] if len(shape) > 1 else shape[-1] for shape in rings), default=0)
 
 
 def file_sha256(path: Path) -> str:

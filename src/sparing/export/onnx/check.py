@@ -13,8 +13,7 @@ from tqdm import tqdm
 
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, Output, State, select_lanes
-from sparing.models.onnx_runtime import Manifest, OnnxModel, open_export, read_manifest
-from sparing.nn.ring import PREFIX
+from sparing.models.onnx_runtime import OnnxModel, longest_memory, open_export, read_manifest
 
 TOLERANCE = 1e-4
 """Largest difference of float32 logits, as a share of the largest logit where that is above 1."""
@@ -48,10 +47,10 @@ class Comparison:
 
     def add(self, wanted_BTV: Tensor, found_BTV: Tensor) -> None:
         """Compare the logits of a call."""
-        difference = float((wanted_BTV - found_BTV).abs().max())
-        # A NaN is not less than anything, and stays.
-        if not difference <= self.largest_difference:
-            self.largest_difference = difference
+        before_1 = torch.tensor([self.largest_difference])
+        differences = torch.cat([(wanted_BTV - found_BTV).abs().flatten(), before_1])
+        # Unlike Python's `max`, this one keeps a NaN.
+        self.largest_difference = float(differences.max())
         self.largest_logit = max(self.largest_logit, float(wanted_BTV.abs().max()))
         wanted, found = (x.double().log_softmax(-1) for x in (wanted_BTV, found_BTV))
         self.bits += float((wanted.exp() * (wanted - found)).sum()) / math.log(2)
@@ -97,12 +96,12 @@ class Pair:
         self.found_state = select_lanes(self.found_state, kept)
 
 
-def check_folder(folder: Path, model: LanguageModel, vocab_size: int) -> Comparison:
+def check_graphs(folder: Path, model: LanguageModel, vocab_size: int) -> Comparison:
     """Compare over all of memory and beyond; refuse graphs that answer differently."""
     manifest = read_manifest(folder)
     chunk, exact = manifest["chunk"], manifest["weights"] == "float32"
     # Both graphs are used up to the middle of the steps, where memory becomes full.
-    chunks = max(1, -(-(_longest_memory(manifest) - STEPS // 2) // chunk))
+    chunks = max(1, -(-(longest_memory(manifest) - STEPS // 2) // chunk))
     draw = torch.Generator().manual_seed(0)
     with tqdm(total=(chunks + 2) * chunk + STEPS, unit="tok", desc="check", disable=None) as bar:
         pair = Pair(model, open_export(folder), bar)
@@ -129,9 +128,3 @@ def _refuse(found: Comparison, *, exact: bool) -> None:
         raise UserError(
             f"with int8 weights a token costs {bits:.3f} bits more; export without --int8"
         )
-
-
-def _longest_memory(manifest: Manifest) -> int:
-    """Positions after which every memory is full."""
-    rings = [each["shape"] for each in manifest["state"] if PREFIX in each["name"]]
-    return max((shape[-2] if len(shape) > 1 else shape[-1] for shape in rings), default=0)

@@ -19,7 +19,7 @@ from sparing.models.onnx_runtime import (
     MANIFEST,
     WEIGHTS,
     Carried,
-    Manifest,
+    ExportManifest,
     file_sha256,
 )
 
@@ -30,7 +30,7 @@ ALIGNMENT = 4096
 """Where a tensor may begin in the file of weights, so that it can be mapped into memory."""
 
 
-def write_folder(
+def write_graphs(
     folder: Path,
     graphs: Mapping[str, Any],
     trained: Trained,
@@ -57,7 +57,7 @@ def write_folder(
     for name, content in records.items():
         write_json(folder / f"{name}.json", content)
     needed = (*graphs, WEIGHTS, "vocab.json", "config.json")
-    manifest: Manifest = {
+    manifest: ExportManifest = {
         "format": FORMAT,
         "weights": options.weights,
         "checkpoint": trained.checkpoint,

@@ -63,9 +63,34 @@ def trace(model: LanguageModel, state: State, length: int) -> Any:
             input_names=["tokens", *(f"in.{name}" for name in names)],
             output_names=["logits", *(f"out.{name}" for name in names)],
             opset_version=OPSET,
+            optimize=False,
             verbose=False,
         )
+        _simplify(program.model)
         return _bare(program.model_proto)
+
+
+def _simplify(model: Any) -> None:
+    """Compute what is constant, and drop what is unused or there twice.
+
+    The exporter's own optimizer also tries all its rewrites on every node. For a large graph that
+    takes longer than everything else, and ONNX Runtime rewrites a graph when it loads it.
+    """
+    import onnx_ir.passes.common as passes
+    from onnx_ir.passes import Sequential
+    from onnxscript import optimizer
+
+    passes.InlinePass()(model)
+    optimizer.fold_constants(model)
+    clean = Sequential(
+        passes.RemoveUnusedNodesPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.OutputFixPass(),
+        passes.NameFixPass(),
+    )
+    clean(model)
 
 
 def _bare(proto: Any) -> Any:

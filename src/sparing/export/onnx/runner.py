@@ -22,7 +22,7 @@ for each in FACTS["state"]:
     STATE[each["name"]] = before, before if "ring." in each["name"] else after
 
 
-def read(ids: list[int]) -> Any:
+def feed(ids: list[int]) -> Any:
     """Return the logits of the token after `ids`, which follow the tokens of earlier calls."""
     for graph in GRAPHS:
         while len(ids) >= (count := graph.get_inputs()[0].shape[1]):
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     sys.stdout.buffer.write(prompt.encode())
     ids, draw = [FACTS["start"], *encode(prompt.encode())], np.random.default_rng()
     for _ in range(int(length)):
-        ids = [int((read(ids) + float(temperature) * draw.gumbel(size=len(TOKENS))).argmax())]
+        ids = [int((feed(ids) + float(temperature) * draw.gumbel(size=len(TOKENS))).argmax())]
         sys.stdout.buffer.write(TOKENS[ids[0]])

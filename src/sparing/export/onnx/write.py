@@ -8,8 +8,8 @@ from typing import Any
 from sparing.errors import UserError
 from sparing.export.card import model_card
 from sparing.export.onnx.card import USE
-from sparing.export.onnx.check import check_folder
-from sparing.export.onnx.folder import write_folder
+from sparing.export.onnx.check import check_graphs
+from sparing.export.onnx.folder import write_graphs
 from sparing.export.onnx.graph import LANES, GraphOptions, trace
 from sparing.export.onnx.quantize import quantize
 from sparing.export.trained import Exported, Trained, new_folder
@@ -35,9 +35,9 @@ def write_onnx(trained: Trained, out: Path, options: GraphOptions) -> ExportedGr
     use = USE.format(chunk=options.chunk, weights=options.weights)
     card = model_card(trained, library="onnx", use=use, parameters=parameters)
     with new_folder(out) as scratch:
-        write_folder(scratch, graphs, trained, state, options)
+        write_graphs(scratch, graphs, trained, state, options)
         (scratch / "README.md").write_text(card, encoding="utf-8")
-        found = check_folder(scratch, trained.model, trained.vocab.size)
+        found = check_graphs(scratch, trained.model, trained.vocab.size)
         sizes = [path.stat().st_size for path in scratch.iterdir()]
     return ExportedGraphs(
         len(sizes), sum(sizes), parameters, found.largest_difference, found.extra_bits
