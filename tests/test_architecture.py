@@ -66,11 +66,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_THE_API = {"training", "evaluation", "generate"}
 EXTRAS = (
     "matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers", "fastapi",
-    "pydantic", "uvicorn", "prometheus_client",
+    "pydantic", "uvicorn", "prometheus_client", "ray",
 )  # fmt: skip
 COPIED = "export/hf/remote/"
 """Code for exported folders, where Transformers imports it."""
-WHOLE = ("app", "completions", "schema", "server")
+WHOLE = ("app", "completions", "ray_cluster", "schema", "server")
 """Modules of `serve` that consist of what an extra offers; imported inside `cli/serve.py`."""
 
 
