@@ -150,11 +150,13 @@ def _serve_with_ray(
         token=token,
     )
     try:
-        cluster.run(what, cluster.RayOptions(replicas=replicas, most=most, cluster=where), *address)
+        cluster.start_replicas(
+            what, cluster.RayOptions(replicas=replicas, most=most, cluster=where), *address
+        )
         print_message(f"serving {replicas} replicas at http://{address[0]}:{address[1]}")
-        cluster.wait_for_signal()
+        cluster.wait_for_stop_signal()
     finally:
-        cluster.stop()
+        cluster.stop_replicas()
     print_message("stopped")
 
 

@@ -104,7 +104,7 @@ def deployment(what: Replicated, options: RayOptions) -> Any:
     return decorate(serve.ingress(build)(Replica)).bind()
 
 
-def run(what: Replicated, options: RayOptions, host: str, port: int) -> None:
+def start_replicas(what: Replicated, options: RayOptions, host: str, port: int) -> None:
     """Start or join a cluster, and wait until all replicas answer."""
     # Nothing is sent to anybody.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -126,7 +126,7 @@ def run(what: Replicated, options: RayOptions, host: str, port: int) -> None:
     serve.run(deployment(what, options), name=NAME, route_prefix="/")
 
 
-def wait_for_signal() -> int:
+def wait_for_stop_signal() -> int:
     """Wait until a signal asks to stop; return its number."""
     from sparing.signals import catch_stop_signals
 
@@ -137,7 +137,7 @@ def wait_for_signal() -> int:
     return found[0]
 
 
-def stop() -> None:
+def stop_replicas() -> None:
     """Finish what was begun, and end the replicas; a cluster that was joined goes on."""
     import ray
     from ray import serve
