@@ -68,11 +68,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_THE_API = {"training", "evaluation", "generate", "compress"}
 EXTRAS = (
     "matplotlib", "tensorboard", "sentencepiece", "pyarrow", "zstandard", "transformers", "fastapi",
-    "pydantic", "uvicorn", "prometheus_client", "constriction", "onnx", "onnxscript", "onnxruntime",
+    "pydantic", "uvicorn", "prometheus_client", "ray", "constriction", "onnx", "onnxscript",
+    "onnxruntime",
 )  # fmt: skip
 COPIED = ("export/hf/remote/", "export/onnx/runner.py")
 """Code for exported folders, which does not run here."""
-WHOLE = ("app", "completions", "schema", "server")
+WHOLE = ("app", "completions", "ray_cluster", "schema", "server")
 """Modules of `serve` that consist of what an extra offers; imported inside `cli/serve.py`."""
 
 

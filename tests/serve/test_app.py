@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -11,6 +12,7 @@ import pytest
 from tests.serve.conftest import LIMITS, Running, texts
 
 from sparing.lm import LM
+from sparing.serve import app
 
 
 def client(server: Running, token: str = "none") -> openai.OpenAI:
@@ -300,3 +302,25 @@ def test_without_a_token_only_names_of_this_machine_are_answered(server: Running
     assert server.request("/v1/models", Host="evil.example")[0] == 421
     assert server.request("/v1/models", Host="[::1]:80")[0] == 200
     assert server.request("/v1/models", Host="localhost")[0] == 200
+
+
+def test_the_page_is_sent_with_a_strict_policy_and_needs_no_token(
+    lm: LM,
+    start_server: Callable[..., Running],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html><title>a page</title>")
+    (tmp_path / "page.js").write_text("// a script")
+    monkeypatch.setattr(app, "PAGE", tmp_path)
+    with_page = start_server({"tiny": lm}, token="secret-token")
+    with_page.token = None
+    for path, kind in (("/", "text/html"), ("/page/page.js", "text/javascript")):
+        status, _, headers = with_page.request(path)
+        assert status == 200
+        assert headers["content-type"].startswith(kind)
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+    assert with_page.request("/page/../app.py")[0] == 404
+    assert with_page.request("/page/missing.js")[0] == 404

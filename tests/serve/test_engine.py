@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.serve.conftest import LIMITS, Inbox, ask, write
 
+import sparing
 from sparing.lm import LM
 from sparing.serve.engine import ClosedError, Engine, FullQueueError
 from sparing.serve.limits import Limits
@@ -200,4 +201,17 @@ def test_the_bound_on_kept_states_holds(lm: LM) -> None:
         ask(engine, write(f"prompt {number} " * 10, 1))
         assert engine._cache.used_bytes <= 30_000
     assert 0 < len(engine._cache) < 30
+    engine.close()
+
+
+@pytest.mark.soak
+def test_the_package_s_model_writes_the_same_alone_or_among_fifteen_others() -> None:
+    # Its rings are longer than a block, so that what is attended to grows with the oldest lane.
+    engine = Engine(sparing.load(device="cpu"), Limits())
+    watched = write("  <page>\n    <title>Rome</title>\n" * 14, 60, seed=5, top=3)
+    alone = ask(engine, watched)
+    others = [write("other text " * 11 * lane, 10 + 5 * lane, seed=lane) for lane in range(15)]
+    for place in (0, 9):
+        among = ask(engine, *others[:place], watched, *others[place:])
+        assert among.events[place] == alone.events[0]
     engine.close()

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import typer
 
-from sparing import device
 from sparing.cli.complete import complete_runs
 from sparing.cli.options import CheckpointName, Device, print_message
 from sparing.errors import UserError
-from sparing.lm import LM, open_lm
-from sparing.runs.bundled import run_or_bundled
+from sparing.lm import LM
 from sparing.serve.guard import is_loopback
 from sparing.serve.limits import Limits
+from sparing.serve.models import open_models
 
 DEFAULTS = Limits()
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -60,6 +59,15 @@ def serve(
     drain_s: Annotated[
         float, typer.Option("--drain", help="Seconds to finish answers after SIGTERM.")
     ] = 30.0,
+    ray: Annotated[bool, typer.Option("--ray", help="As replicas that Ray watches.")] = False,
+    replicas: Annotated[int, typer.Option(help="Replicas to start with, with --ray.")] = 1,
+    most: Annotated[
+        int | None, typer.Option("--max-replicas", help="Start more under load, with --ray.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A running Ray cluster, or auto, with --ray."),
+    ] = None,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
 ) -> None:
@@ -83,12 +91,17 @@ def serve(
         time_s=time_s,
         cache_bytes=cache * MIB,
     )
+    if ray:
+        options = (replicas, most, cluster)
+        _serve_with_ray(paths or [], (target, checkpoint), limits, token, options, (host, port))
+        return
+    if (replicas, most, cluster) != (1, None, None):
+        raise UserError("--replicas, --max-replicas and --cluster are for --ray")
     # Before the models are loaded, which takes longer than to see that a port is in use.
     with _listen(host, port) as listening:
-        models = _open_models(paths or [], target, checkpoint)
-        stopped_by = _serve(models, limits, listening, token, drain_s)
-    if stopped_by:
-        print_message("stopped")
+        models = open_models(paths or [], target, checkpoint)
+        _serve(models, limits, listening, token, drain_s)
+    print_message("stopped")
 
 
 def _serve(
@@ -97,7 +110,7 @@ def _serve(
     listening: socket.socket,
     token: str | None,
     drain_s: float,
-) -> int:
+) -> None:
     from sparing.serve.app import create_app
     from sparing.serve.server import new_server
     from sparing.serve.service import Service
@@ -107,7 +120,44 @@ def _serve(
         listening.listen(2048)
         print_message(f"serving {', '.join(models)} at {_address(listening)}")
         server.run(sockets=[listening])
-        return server.stopped_by
+
+
+def _serve_with_ray(
+    paths: list[Path],
+    model: tuple[str, str | None],
+    limits: Limits,
+    token: str | None,
+    options: tuple[int, int | None, str | None],
+    address: tuple[str, int],
+) -> None:
+    if find_spec("ray") is None:
+        raise UserError("--ray needs Ray; pip install 'sparing[ray]'")
+    from sparing.runs.folder import open_run
+    from sparing.serve import ray_cluster as cluster
+
+    # Refuses what cannot be served before Ray is started.
+    for path in paths:
+        open_run(path)
+    # Refuses a port in use, which Ray would report at length.
+    with _listen(*address):
+        pass
+    replicas, most, where = options
+    what = cluster.Replicated(
+        paths=tuple(path.resolve() for path in paths),
+        target=model[0],
+        checkpoint=model[1],
+        limits=limits,
+        token=token,
+    )
+    try:
+        cluster.start_replicas(
+            what, cluster.RayOptions(replicas=replicas, most=most, cluster=where), *address
+        )
+        print_message(f"serving {replicas} replicas at http://{address[0]}:{address[1]}")
+        cluster.wait_for_stop_signal()
+    finally:
+        cluster.stop_replicas()
+    print_message("stopped")
 
 
 def _token(given: str | None) -> str | None:
@@ -134,15 +184,3 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _open_models(paths: list[Path], target: str, checkpoint: str | None) -> dict[str, LM]:
-    hardware, found = device.pick(target, "float32"), dict[str, LM]()
-    chosen: list[Path | None] = [*paths] or [None]
-    for path in chosen:
-        lm = open_lm(run_or_bundled(path), hardware, checkpoint)
-        name = lm.config.recipe if path is None else path.resolve().name
-        if name in found:
-            raise UserError(f"two runs are named {name}; rename one, as requests name their model")
-        found[name] = lm
-    return found

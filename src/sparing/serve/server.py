@@ -77,9 +77,7 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, whose first signal drains and whose second ends at once; it returns the signal."""
-
-    stopped_by = 0
+    """Uvicorn, whose first signal drains, and whose second Ctrl-C ends at once."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,7 +88,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop to listen; answer what has arrived."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit, self.stopped_by = True, sig
+        self.should_exit = True
 
 
 def new_server(app: FastAPI, limits: Limits, drain_s: float) -> Server:

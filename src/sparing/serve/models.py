@@ -1,0 +1,24 @@
+"""The models to serve, by the names that requests give them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparing import device
+from sparing.errors import UserError
+from sparing.lm import LM, open_lm
+from sparing.runs.bundled import run_or_bundled
+
+
+def open_models(
+    paths: Sequence[Path], target: str = "auto", checkpoint: str | None = None
+) -> dict[str, LM]:
+    """Load runs, each named after its folder; without any, the package's model."""
+    hardware, found = device.pick(target, "float32"), dict[str, LM]()
+    chosen: list[Path | None] = [*paths] or [None]
+    for path in chosen:
+        lm = open_lm(run_or_bundled(path), hardware, checkpoint)
+        name = lm.config.recipe if path is None else path.resolve().name
+        if name in found:
+            raise UserError(f"two runs are named {name}; rename one, as requests name their model")
+        found[name] = lm
+    return found
