@@ -1,8 +1,10 @@
 """The documents match the code: names exist, commands parse, links work."""
 
 import importlib.util
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -117,6 +119,24 @@ def settings_complaint(given: dict[str, Any]) -> str | None:
 def test_every_command_parses(page: Path) -> None:
     found = {command: complaint(command) for command in commands(page)}
     assert not {command: what for command, what in found.items() if what}
+
+
+def test_the_commands_of_the_originals_parse(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nshift 2\necho sparing "$@"\n')
+    python.chmod(0o755)
+    script = ROOT / "benchmarks" / "originals_20min.sh"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(script), "runs/a"],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made = done.stdout.splitlines()
+    assert len(made) == 3 * 3 + 1
+    assert not {command: what for command in made if (what := complaint(command))}
 
 
 def test_the_page_on_commands_shows_every_verb() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sparing import device
 from sparing.runs import provenance
 
 
@@ -50,3 +51,30 @@ def test_the_environment_variable_comes_first(
 ) -> None:
     monkeypatch.setenv("SPARING_COMMIT", "c0ffee")
     assert provenance.current_commit() == "c0ffee"
+
+
+def test_the_source_is_known_without_a_repository(tmp_path: Path) -> None:
+    def written(folder: str, **files: str) -> str:
+        for name, text in files.items():
+            path = tmp_path / folder / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".py").write_text(text)
+        return provenance.source_sha256(tmp_path / folder)
+
+    first = written("one", a="x = 1\n", sub__b="y = 2\n")
+    (tmp_path / "one" / "weights.json").write_text("{}")
+    assert written("copy", sub__b="y = 2\n", a="x = 1\n") == first
+    assert len(first) == 64
+    others = [
+        written("content", a="x = 2\n", sub__b="y = 2\n"),
+        written("name", a="x = 1\n", sub__c="y = 2\n"),
+        written("place", a="x = 1\n", b="y = 2\n"),
+        written("split", a="x = 1\ny", sub__b=" = 2\n"),
+        written("more", a="x = 1\n", sub__b="y = 2\n", sub__c=""),
+    ]
+    assert len({first, *others}) == 6
+
+
+def test_a_run_records_the_source_of_the_package_that_trains_it() -> None:
+    found = provenance.provenance(device.pick("cpu"), 1)["source_sha256"]
+    assert found == provenance.source_sha256(Path(provenance.__file__).parents[1])

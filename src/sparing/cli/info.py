@@ -136,8 +136,9 @@ def _origin(found: Mapping[str, Any]) -> dict[str, Any]:
     """Device, program and command of a training; what was not recorded is left out."""
     facts = [found.get("device"), found.get("precision"), str(found.get("started_at", ""))[:10]]
     commit = found.get("commit") and f"commit {found['commit']}"
+    source = found.get("source_sha256") and f"source {str(found['source_sha256'])[:12]}"
     return {
-        "on": ", ".join(str(fact) for fact in [*facts, commit] if fact) or None,
+        "on": ", ".join(str(fact) for fact in [*facts, commit, source] if fact) or None,
         "seed": found.get("seed"),
         "command": found.get("command"),
     }

@@ -1,10 +1,12 @@
 """Provenance of a run's numbers: code, versions, machine, command."""
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ from typing import Any
 from sparing.device import Hardware
 from sparing.launch import current_launch
 
+PACKAGE = Path(__file__).resolve().parents[1]
+
 
 def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
     """A record to store beside results."""
     return {
         "commit": current_commit(),
+        "source_sha256": source_sha256(),
         "versions": {name: _version(name) for name in ("sparing", "torch", "numpy", "triton")},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -52,6 +57,20 @@ def current_commit() -> str | None:
         return None
     changed = _git(here, "status", "--porcelain", "--untracked-files=no")
     return f"{head}+changes" if changed else head
+
+
+@cache
+def source_sha256(package: Path = PACKAGE) -> str:
+    """SHA-256 of the package's Python files and their names: the code, wherever it is.
+
+    A copy has no repository, and a commit with changes is not the code that ran.
+    """
+    digest = hashlib.sha256()
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    for name in sorted(files):
+        content = files[name].read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def _git(folder: Path, *arguments: str) -> str:

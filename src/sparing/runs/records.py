@@ -11,6 +11,8 @@ class Provenance(TypedDict, total=False):
     """The fields of provenance.json that are read again."""
 
     commit: str | None
+    source_sha256: str
+    """Of the package's Python files."""
     device: str | None
     precision: str | None
     launch: str | None
