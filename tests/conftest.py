@@ -24,7 +24,7 @@ settings.load_profile("sparing")
 
 TESTS = Path(__file__).parent
 STORIES = (
-    "cli/", "experiments/", "train/distributed/", "bench/", "search/test_run.py",
+    "cli/", "experiments/", "training/distributed/", "bench/", "search/test_run.py",
     "search/test_board.py", "runs/test_crash.py", "runs/test_kill.py", "runs/test_torchrun.py",
     "test_examples.py", "test_printed_programs.py",
 )  # fmt: skip

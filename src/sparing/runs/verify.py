@@ -32,7 +32,7 @@ STRETCHES = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class ComparedFigure:
     """A stretch of a curve, or a figure, beside that of the reference."""
 
     what: str
@@ -147,7 +147,7 @@ def _refuse_unfinished(
         )
 
 
-def _curve_rows(reference: Reference, ours: Curve, by: By, end: float) -> Iterator[Comparison]:
+def _curve_rows(reference: Reference, ours: Curve, by: By, end: float) -> Iterator[ComparedFigure]:
     """Means of both curves over equal stretches, at the places of the reference's entries."""
     theirs = reference.curve
     x, bits = _axis(theirs, by), np.asarray(theirs.bits_per_byte)
@@ -160,7 +160,7 @@ def _curve_rows(reference: Reference, ours: Curve, by: By, end: float) -> Iterat
         )
     for part in np.array_split(kept, min(STRETCHES, kept.size)):
         mean = float(bits[part].mean())
-        yield Comparison(
+        yield ComparedFigure(
             what=_stretch(theirs, part, by),
             reference=mean,
             here=float(here[part].mean()),
@@ -177,12 +177,12 @@ def _stretch(curve: Curve, part: npt.NDArray[np.intp], by: By) -> str:
 
 def _validation_rows(
     reference: Reference, folder: RunFolder, by: By, end: float
-) -> Iterator[Comparison]:
+) -> Iterator[ComparedFigure]:
     """Validations after the same step; by minutes, weights of one step are not comparable."""
     for entry in journal.read(folder.metrics) if by == "steps" else ():
         found = reference.validations.get(str(entry["step"]))
         if entry["kind"] == "valid" and found is not None and entry["step"] <= end:
-            yield Comparison(
+            yield ComparedFigure(
                 what=f"valid, step {entry['step']:,}",
                 reference=found,
                 here=float(entry.get("bits_per_byte") or np.nan),
@@ -190,7 +190,7 @@ def _validation_rows(
             )
 
 
-def _figure_rows(reference: Reference, folder: RunFolder) -> Iterator[Comparison]:
+def _figure_rows(reference: Reference, folder: RunFolder) -> Iterator[ComparedFigure]:
     figures = read_figures(folder)
     for split, bits in reference.figures.items():
         if split not in figures:
@@ -198,7 +198,7 @@ def _figure_rows(reference: Reference, folder: RunFolder) -> Iterator[Comparison
                 f"{folder.path} has no figure of {split}; run `sparing evaluate {folder.path} "
                 f"--split {split}`"
             )
-        yield Comparison(
+        yield ComparedFigure(
             what=f"{split}, whole",
             reference=bits,
             here=figures[split],
