@@ -5,9 +5,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 from tests.cli.conftest import Sparing
 from tests.cli.test_bad_input import refused
 
@@ -96,6 +97,20 @@ def test_run_py_needs_nothing_of_ours_and_writes_the_same(sparing: Sparing, case
     command = [sys.executable, "-c", script, str(case.folder / "run.py"), prompt, "20"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == wanted.out.removesuffix("\n"), done.stderr
+
+
+def test_the_printed_loop_gives_the_logits_of_the_model(case: Case) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    code = page[page.index("import json\n") :].split("```")[0]
+    code = code.replace("exported/onnx", str(case.folder)).replace('b"[[Tea]]"', "(3, 1, 2)")
+    found: dict[str, Any] = {}
+    exec(compile(code, "export.md", "exec"), found)
+    lm = package.load(case.run)
+    tokens_1T = torch.tensor([[lm.vocab.start, 3, 1, 2]])
+    with torch.no_grad():
+        out = lm.model(tokens_1T, lm.model.initial_state(1, inference=True))
+        wanted_V = lm.model.head.logits(out.hidden_BTD)[0, -1]
+    assert found["logits"] == pytest.approx(wanted_V.numpy(), abs=1e-5)
 
 
 def test_it_is_loaded_in_python(case: Case) -> None:
