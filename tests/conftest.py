@@ -26,7 +26,7 @@ TESTS = Path(__file__).parent
 STORIES = (
     "cli/", "experiments/", "training/distributed/", "bench/", "search/test_run.py",
     "search/test_board.py", "runs/test_crash.py", "runs/test_kill.py", "runs/test_torchrun.py",
-    "test_examples.py", "test_printed_programs.py",
+    "test_examples.py", "test_printed_programs.py", "serve/test_process.py", "serve/test_ray.py",
 )  # fmt: skip
 """Tests that start commands or processes, or train for seconds."""
 COMPILES = ("compile", "serves_all_groups", "does_not_fit_is_split")

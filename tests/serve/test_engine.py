@@ -100,6 +100,20 @@ def test_attention_is_that_of_the_model(engine: Engine, lm: LM) -> None:
     assert found.windows[1] == pytest.approx([7.5, 44])
 
 
+def test_attention_is_read_for_one_text_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, read = list[int](), engine._sight.read
+    monkeypatch.setattr(
+        engine._sight, "read", lambda ids, state: order.append(len(ids)) or read(ids, state)
+    )
+    # Chunks of 16 and a last one that tells the texts apart.
+    ids = [np.full(5 * LIMITS.chunk + rest, 97, dtype=np.int64) for rest in (7, 3, 5)]
+    found = ask(engine, *[LookRequest(ids=each) for each in ids], write("meanwhile", 3))
+    assert len(found.text(3)) == 3
+    assert order == [*[16] * 5, 3, *[16] * 5, 5, *[16] * 5, 7]
+
+
 def test_a_stop_string_ends_a_text_before_it(engine: Engine, lm: LM) -> None:
     whole = lm.generate("stop", length=40)
     stop = whole[20:22]

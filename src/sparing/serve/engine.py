@@ -156,7 +156,7 @@ class Engine:
     def _read(self) -> None:
         """Read a chunk of one prompt. What needs no reading is finished on the way."""
         began = time.perf_counter()
-        while reading := [job for job in self._jobs if job is not None and job.reading]:
+        while reading := self._to_read():
             job = min(reading, key=lambda job: job.order)
             with self._guarded(job):
                 if not job.begun:
@@ -165,6 +165,14 @@ class Engine:
                     self._read_chunk(job)
                     break
         self.counts.read_s += time.perf_counter() - began
+
+    def _to_read(self) -> list[Job]:
+        """The prompts of which a chunk may be read now."""
+        reading = [job for job in self._jobs if job is not None and job.reading]
+        single = [job for job in reading if job.task is not None and job.task.one_at_a_time]
+        if any(job.begun for job in single):
+            return [job for job in reading if job.begun or job not in single]
+        return reading
 
     def _begin(self, job: Job) -> None:
         """Find the longest beginning of a prompt that is known."""

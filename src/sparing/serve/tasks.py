@@ -35,6 +35,9 @@ class Task:
     from_prefix = True
     """Whether it may begin after what was read of another text; not if every token counts."""
 
+    one_at_a_time = False
+    """Whether others of its kind wait until it is done, because its state is large."""
+
     def __init__(self, lanes: Lanes, ids: Ids) -> None:
         self.lanes, self.vocab = lanes, lanes.lm.vocab
         self.ids = np.concatenate([[self.vocab.start], ids]).astype(np.int64)
@@ -98,6 +101,7 @@ class Looking(Task):
     """Attention weights at the last token of a text."""
 
     from_prefix = False
+    one_at_a_time = True
 
     def __init__(self, lanes: Lanes, sight: Sight, request: LookRequest) -> None:
         super().__init__(lanes, request.ids[:-1])
