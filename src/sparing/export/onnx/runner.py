@@ -38,7 +38,7 @@ def feed(ids: list[int]) -> Any:
     return logits
 
 
-def encode(text: bytes) -> list[int]:
+def tokenize(text: bytes) -> list[int]:
     """Return the tokens of a text."""
     if "model" in VOCAB:
         from sentencepiece import SentencePieceProcessor as Pieces
@@ -53,7 +53,7 @@ def encode(text: bytes) -> list[int]:
 if __name__ == "__main__":
     prompt, length, temperature = (*sys.argv[1:], *("", "200", "0")[len(sys.argv) - 1 :])
     sys.stdout.buffer.write(prompt.encode())
-    ids, draw = [FACTS["start"], *encode(prompt.encode())], np.random.default_rng()
+    ids, draw = [FACTS["start"], *tokenize(prompt.encode())], np.random.default_rng()
     for _ in range(int(length)):
         ids = [int((feed(ids) + float(temperature) * draw.gumbel(size=len(TOKENS))).argmax())]
         sys.stdout.buffer.write(TOKENS[ids[0]])
