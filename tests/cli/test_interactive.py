@@ -93,7 +93,11 @@ def test_somebody_at_a_terminal_stops_a_completion_and_leaves(run: Path) -> None
         terminal.read_some()
         terminal.write("\x03")
         terminal.read_until("> ")
-        terminal.write("dropped\x03")
+        # The echo says that the line is being edited: a Ctrl-C between the prompt and that would be
+        # noticed at the next key only, as in any program with Python's `input`.
+        terminal.write("dropped")
+        terminal.read_until("dropped")
+        terminal.write("\x03")
         terminal.read_until("(Ctrl-D leaves)")
         terminal.read_until("> ")
         terminal.write("the\n")
