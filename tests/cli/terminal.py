@@ -15,6 +15,8 @@ from typing import Self
 
 SRC = Path(__file__).parents[2] / "src"
 PATIENCE_S = 120.0
+AGAIN_S = 2.0
+"""After how long a key is pressed again."""
 AT_TERMINAL = """
 import fcntl, runpy, termios
 # Ctrl-C reaches the processes of the session that a terminal controls.
@@ -73,6 +75,20 @@ class Terminal:
         ready, _, _ = select.select([self._file], [], [], PATIENCE_S)
         assert ready, f"nothing more came after {self.text!r}"
         self.text += os.read(self._file, 4096).decode(errors="replace")
+
+    def leave(self, key: str) -> int:
+        """Press a key until the program ends, and return its exit status.
+
+        Once is not enough on a busy machine: what is typed after a prompt has been printed, but
+        before its line is edited, means something else to the terminal.
+        """
+        with suppress(OSError):
+            # Reading and writing end in an error when the other side is closed.
+            while True:
+                self.write(key)
+                while select.select([self._file], [], [], AGAIN_S)[0]:
+                    self.read_some()
+        return self._process.wait(PATIENCE_S)
 
     def wait(self) -> int:
         """Read to the end; return the exit status."""

@@ -8,6 +8,7 @@ from tests.cli.conftest import Sparing
 from tests.cli.terminal import Terminal
 
 import sparing as package
+from sparing.cli import interactive
 from sparing.data.text import encode_text
 
 GREEDY = ("--temperature", 0, "--length", 6)
@@ -84,26 +85,32 @@ def test_a_line_that_is_too_long_is_refused(
     assert "a line holds" in said.err
 
 
-def test_somebody_at_a_terminal_stops_a_completion_and_leaves(run: Path) -> None:
+def test_somebody_at_a_terminal_stops_completions_and_leaves(run: Path) -> None:
     with Terminal("generate", run, "--interactive", "--length", 10**7) as terminal:
+        for line in ("line 7", "the"):
+            terminal.read_until("> ")
+            terminal.write(f"{line}\n")
+            # Its prompt is set apart, and the model has begun.
+            terminal.read_until(f"\x1b[1m{line}\x1b[0m")
+            terminal.read_some()
+            terminal.write("\x03")
         terminal.read_until("> ")
-        terminal.write("line 7\n")
-        # Its prompt is set apart, and the model has begun.
-        terminal.read_until("\x1b[1mline 7\x1b[0m")
-        terminal.read_some()
-        terminal.write("\x03")
-        terminal.read_until("> ")
-        # The echo says that the line is being edited: a Ctrl-C between the prompt and that would be
-        # noticed at the next key only, as in any program with Python's `input`.
-        terminal.write("dropped")
-        terminal.read_until("dropped")
-        terminal.write("\x03")
-        terminal.read_until("(Ctrl-D leaves)")
-        terminal.read_until("> ")
-        terminal.write("the\n")
-        terminal.read_until("\x1b[1mthe\x1b[0m")
-        terminal.read_some()
-        terminal.write("\x03")
-        terminal.read_until("> ")
-        terminal.write("\x04")
-        assert terminal.wait() == 0
+        assert terminal.leave("\x04") == 0
+
+
+def test_ctrl_c_at_the_prompt_drops_what_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed: list[str | type[BaseException]] = [KeyboardInterrupt, "again", EOFError]
+
+    def ask(prompt: str) -> str:
+        match typed.pop(0):
+            case str(line):
+                return line
+            case problem:
+                raise problem
+
+    monkeypatch.setattr("builtins.input", ask)
+    assert interactive._ask() == b"again"
+    assert "Ctrl-D leaves" in capsys.readouterr().err
+    assert interactive._ask() is None

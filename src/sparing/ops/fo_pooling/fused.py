@@ -21,12 +21,12 @@ def fo_pooling(gates_BT3D: Tensor, initial_BD: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("sparing::fo_pooling", mutates_args=())
 def _pool(gates: Tensor, initial: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs, all cells, and the last cells."""
-    y, cells, _ = _outputs(gates, initial)
+    """Return outputs, the cells before each tile, and the last cells."""
+    y, starts, last = _outputs(gates, initial)
     kernels.forward[_grid(initial)](
-        gates, initial, y, cells, gates.size(1), DIM=initial.size(1), **SHAPE
+        gates, initial, y, starts, last, gates.size(1), DIM=initial.size(1), **SHAPE
     )
-    return y, cells, cells[:, -1].clone()
+    return y, starts, last
 
 
 @_pool.register_fake
@@ -36,37 +36,35 @@ def _(gates: Tensor, initial: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("sparing::fo_pooling_backward", mutates_args=())
 def _pool_backward(
-    d_y: Tensor, d_last: Tensor, gates: Tensor, initial: Tensor, cells: Tensor
+    d_y: Tensor, d_last: Tensor, gates: Tensor, starts: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return gradients of gates and first cells."""
-    d_gates, d_initial = torch.empty_like(gates), torch.empty_like(initial)
+    d_gates, d_initial = torch.empty_like(gates), torch.empty_like(d_last)
     given = (d_y.contiguous(), d_last.contiguous(), d_gates, d_initial)
-    kernels.backward[_grid(initial)](
-        gates, initial, cells, *given, gates.size(1), DIM=initial.size(1), **SHAPE
+    kernels.backward[_grid(d_last)](
+        gates, starts, *given, gates.size(1), DIM=d_last.size(1), **SHAPE
     )
     return d_gates, d_initial
 
 
 @_pool_backward.register_fake
-def _(
-    d_y: Tensor, d_last: Tensor, gates: Tensor, initial: Tensor, cells: Tensor
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(gates), torch.empty_like(initial)
+def _(d_y: Tensor, d_last: Tensor, gates: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(gates), torch.empty_like(d_last)
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, output[1])
-    # The gradient of all cells is never used: zeros for it would be the largest tensor here.
+    ctx.save_for_backward(inputs[0], output[1])
+    # No gradient ever reaches the cells before the tiles: no zeros are wanted for it.
     ctx.set_materialize_grads(False)
 
 
 def _gradients(
-    ctx: Any, d_y: Tensor | None, d_cells: None, d_last: Tensor | None
+    ctx: Any, d_y: Tensor | None, d_starts: None, d_last: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    gates, initial, cells = ctx.saved_tensors
-    d_y = torch.zeros_like(cells, dtype=gates.dtype) if d_y is None else d_y
-    d_last = torch.zeros_like(initial) if d_last is None else d_last
-    d_gates, d_initial = _pool_backward(d_y, d_last, gates, initial, cells)
+    gates, starts = ctx.saved_tensors
+    d_y = torch.zeros_like(gates[:, :, 0]) if d_y is None else d_y
+    d_last = torch.zeros_like(starts[:, 0]) if d_last is None else d_last
+    d_gates, d_initial = _pool_backward(d_y, d_last, gates, starts)
     return d_gates, d_initial
 
 
@@ -75,8 +73,8 @@ _pool.register_autograd(_gradients, setup_context=_save)
 
 def _outputs(gates: Tensor, initial: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     batch, segment, _, dim = gates.shape
-    shape = (batch, segment, dim)
-    return gates.new_empty(shape), initial.new_empty(shape), torch.empty_like(initial)
+    starts = initial.new_empty(batch, triton.cdiv(segment, SHAPE["TIMES"]), dim)
+    return gates.new_empty(batch, segment, dim), starts, torch.empty_like(initial)
 
 
 def _grid(initial: Tensor) -> tuple[int]:

@@ -52,15 +52,22 @@ def _row_of(tile, number, TIMES: tl.constexpr):
 
 
 @triton.jit
+def _scan(candidate, forget, cell):
+    """The cells of a tile, from the one before it."""
+    factor, offset = tl.associative_scan((forget, (1 - forget) * candidate), 0, _then)
+    return factor * cell[None, :] + offset
+
+
+@triton.jit
 def forward(
-    gates, initial, y, cells, segment,
+    gates, initial, y, starts, last, segment,
     DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs, and every cell, which the backward pass needs."""
+    """Outputs, the last cell, and the cell before each tile, which the backward pass needs."""
     lane, channel, exists = _column(DIM, CHANNELS)
     gates += lane * segment * 3 * DIM
     y += lane * segment * DIM
-    cells += lane * segment * DIM
+    starts += lane * tl.cdiv(segment, TIMES) * DIM
     cell = tl.load(initial + lane * DIM + channel, mask=exists, other=0.0)
     for start in tl.range(0, segment, TIMES, num_stages=STAGES):
         time = start + tl.arange(0, TIMES)
@@ -68,40 +75,38 @@ def forward(
         candidate = _tanh(_rows(gates, time, 3 * DIM, channel, inside))
         forget = tl.sigmoid(_rows(gates + DIM, time, 3 * DIM, channel, inside))
         output = tl.sigmoid(_rows(gates + 2 * DIM, time, 3 * DIM, channel, inside))
-        forget = tl.where(inside, forget, 1.0)
-        factor, offset = tl.associative_scan((forget, (1 - forget) * candidate), 0, _then)
-        found = factor * cell[None, :] + offset
+        found = _scan(candidate, tl.where(inside, forget, 1.0), cell)
+        tl.store(starts + start // TIMES * DIM + channel, cell, mask=exists)
         _store(y, time, DIM, channel, inside, output * found)
-        _store(cells, time, DIM, channel, inside, found)
         cell = _row_of(found, TIMES - 1, TIMES)
+    tl.store(last + lane * DIM + channel, cell, mask=exists)
 
 
 @triton.jit
 def backward(
-    gates, initial, cells, d_y, d_last, d_gates, d_initial, segment,
+    gates, starts, d_y, d_last, d_gates, d_initial, segment,
     DIM: tl.constexpr, TIMES: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gates and of the first cells; the scan runs from the last tile to the first.
 
-    What is carried is the gradient of a tile's first cell.
+    The cells of a tile are computed again. What is carried is the gradient of a tile's first cell.
     """
     lane, channel, exists = _column(DIM, CHANNELS)
     gates += lane * segment * 3 * DIM
     d_gates += lane * segment * 3 * DIM
     d_y += lane * segment * DIM
-    cells += lane * segment * DIM
-    first = tl.load(initial + lane * DIM + channel, mask=exists, other=0.0)
-    d_cell = tl.load(d_last + lane * DIM + channel, mask=exists, other=0.0)
     tiles = tl.cdiv(segment, TIMES)
-    for tile in tl.range(0, tiles, num_stages=STAGES):
-        time = (tiles - 1 - tile) * TIMES + tl.arange(0, TIMES)
+    starts += lane * tiles * DIM
+    d_cell = tl.load(d_last + lane * DIM + channel, mask=exists, other=0.0)
+    for number in tl.range(0, tiles, num_stages=STAGES):
+        tile = tiles - 1 - number
+        time = tile * TIMES + tl.arange(0, TIMES)
         inside = (time < segment)[:, None] & exists[None, :]
         candidate = _tanh(_rows(gates, time, 3 * DIM, channel, inside))
         forget = tl.sigmoid(_rows(gates + DIM, time, 3 * DIM, channel, inside))
         output = tl.sigmoid(_rows(gates + 2 * DIM, time, 3 * DIM, channel, inside))
-        begun = inside & (time > 0)[:, None]
-        before = tl.where(begun, _rows(cells, time - 1, DIM, channel, begun), first[None, :])
-        found = forget * before + (1 - forget) * candidate
+        cell = tl.load(starts + tile * DIM + channel, mask=exists, other=0.0)
+        found = _scan(candidate, tl.where(inside, forget, 1.0), cell)
         pull = _rows(d_y, time, DIM, channel, inside)
         # Through the output gate straight into a cell, and from the cell after it, if any.
         follows = inside & (time + 1 < segment)[:, None]
@@ -110,7 +115,8 @@ def backward(
         factor, offset = tl.associative_scan((later, pull * output), 0, _then, reverse=True)
         d_found = factor * d_cell[None, :] + offset
         d_candidate = d_found * (1 - forget) * (1 - candidate * candidate)
-        d_forget = d_found * (before - candidate) * forget * (1 - forget)
+        # found - candidate = forget * (cell before - candidate), so that cell is not needed.
+        d_forget = d_found * (1 - forget) * (found - candidate)
         d_output = pull * found * output * (1 - output)
         _store(d_gates, time, 3 * DIM, channel, inside, d_candidate)
         _store(d_gates + DIM, time, 3 * DIM, channel, inside, d_forget)
