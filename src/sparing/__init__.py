@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from sparing.api import evaluate, load, train
     from sparing.evaluation.loss import Evaluation
     from sparing.lm import LM
-    from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+    from sparing.models.sha_rnn.config import SHARNNConfig
+    from sparing.models.sha_rnn.model import SHARNN
     from sparing.models.stack.config import StackConfig
     from sparing.models.stack.model import Stack
     from sparing.nn.attention.span import AdaptiveSpan
@@ -34,7 +35,8 @@ _HOMES = {
     "sparing.api": ("evaluate", "load", "train"),
     "sparing.evaluation.loss": ("Evaluation",),
     "sparing.lm": ("LM",),
-    "sparing.models.sha_rnn": ("SHARNN", "SHARNNConfig"),
+    "sparing.models.sha_rnn.config": ("SHARNNConfig",),
+    "sparing.models.sha_rnn.model": ("SHARNN",),
     "sparing.models.stack.config": ("StackConfig",),
     "sparing.models.stack.model": ("Stack",),
     "sparing.nn.attention.span": ("AdaptiveSpan",),

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sparing.bench.bare import Load, bare_tasks
 from sparing.bench.timing import Task
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 
 B, T, D, F, V, DEPTH = 4, 6, 8, 16, 205, 2
 LOAD = Load(B, T, CPU)

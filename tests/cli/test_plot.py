@@ -16,8 +16,8 @@ from sparing.cli.plot import plot
 from sparing.data.tokens import DataConfig
 from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
-from sparing.models.adaptive_span import AdaptiveSpanConfig
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.adaptive_span.config import AdaptiveSpanConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import create

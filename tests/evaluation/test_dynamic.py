@@ -20,7 +20,8 @@ from sparing.evaluation.dynamic import (
 )
 from sparing.evaluation.loss import evaluate_streams
 from sparing.models.api import LanguageModel
-from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
+from sparing.models.transformer_xl.config import TransformerXLConfig
+from sparing.models.transformer_xl.model import TransformerXL
 
 CPU = Hardware(torch.device("cpu"), "float32")
 SGD = DynamicConfig(rule="sgd", lr=0.1, decay=0.01, segment=5)

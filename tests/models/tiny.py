@@ -6,14 +6,14 @@ import torch
 
 from sparing.config import with_settings
 from sparing.models import FAMILIES
-from sparing.models.adaptive_span import AdaptiveSpanConfig
+from sparing.models.adaptive_span.config import AdaptiveSpanConfig
 from sparing.models.api import LanguageModel
 from sparing.models.awd_lstm import AWDLSTMConfig
 from sparing.models.mlstm import MLSTMConfig
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.models.stack.config import StackConfig
 from sparing.models.supernet.config import SupernetConfig
-from sparing.models.transformer_xl import TransformerXLConfig
+from sparing.models.transformer_xl.config import TransformerXLConfig
 
 VOCAB = 11
 

@@ -13,7 +13,8 @@ from sparing.data.vocab import ByteVocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel, State
-from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.plot import focus as module
 from sparing.plot.figure import save_figure
 from sparing.plot.focus import (

@@ -11,7 +11,7 @@ import pytest
 from sparing.data.tokens import DataConfig
 from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.plot.figure import save_figure
 from sparing.plot.published import PUBLISHED
 from sparing.plot.race import draw_race, read_race_entries

@@ -12,7 +12,7 @@ from sparing.data.tokens import DataConfig
 from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
 from sparing.models.cost import cost
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, create

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.models.api import Output, State
-from sparing.models.sha_rnn import SHARNN
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.training import journal
 from sparing.training.capture import restore, start_second_pass
 from sparing.training.checkpoint import Checkpoint

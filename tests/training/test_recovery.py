@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sparing.errors import UserError
 from sparing.models.api import Output, State
-from sparing.models.sha_rnn import SHARNN
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.training.capture import restore, start_second_pass
 from sparing.training.checkpoint import Checkpoint
 from sparing.training.loop import fit

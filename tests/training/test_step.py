@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparing.errors import is_out_of_memory
 from sparing.models.api import Output, State
-from sparing.models.sha_rnn import SHARNN
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.models.stack.config import StackConfig, WindowedAttentionConfig
 from sparing.models.stack.model import Stack
 from sparing.training.state import LossScale, Training

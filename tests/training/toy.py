@@ -16,7 +16,8 @@ from sparing.data.stream import Cursor, Stream, StreamConfig
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.models.api import LanguageModel, Output, State
-from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.models.stack.config import (
     FeedForwardConfig,
     MTPConfig,

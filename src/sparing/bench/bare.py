@@ -13,7 +13,7 @@ from torch import Tensor
 from sparing.bench.timing import Task
 from sparing.device import Hardware
 from sparing.models.api import ModelConfig
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.nn.recurrent import CORES
 
 

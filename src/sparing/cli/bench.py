@@ -1,8 +1,7 @@
 """`sparing bench`: speed and memory, with hardware and commit."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -17,22 +16,28 @@ from sparing.bench.inference import (
 )
 from sparing.bench.micro import bench_cutoffs, bench_span, zipf_counts
 from sparing.bench.profile import bench_profile
-from sparing.bench.report import append_record, check_out_file, cpu_name, make_report
-from sparing.bench.size import Purpose, Size, resolve_size, small
+from sparing.bench.report import check_out_file, cpu_name, make_report
+from sparing.bench.size import resolve_size, small
 from sparing.bench.timing import threads
 from sparing.bench.train import bench_train
-from sparing.cli.options import Device, Json, Settings, parse_out_path, print_report
+from sparing.cli.measure import (
+    BenchRequest,
+    Out,
+    Recipe,
+    SizeOption,
+    Threads,
+    measure,
+    print_record,
+)
+from sparing.cli.options import Device, Json, Settings
 from sparing.data.cutoffs import count_ids
 from sparing.data.tokens import DataConfig, prepare
-from sparing.device import Hardware
-from sparing.launch import current_launch
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.provenance import provenance
 from sparing.runs.recipes import RECIPES, recipe
 from sparing.search.run import bench_cost
-from sparing.terminal import print_line
 from sparing.units import pluralize
 
 app = typer.Typer(
@@ -44,32 +49,6 @@ app = typer.Typer(
 
 DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
-
-Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="See `sparing recipes`.")]
-SizeOption = Annotated[
-    Size, typer.Option("--size", help="small, full, or auto: small on a CPU, full on a GPU.")
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", help="CPU threads; default: torch's choice.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", parser=parse_out_path, help="Append the result as a JSON line."
-    ),
-]
-
-
-class BenchRequest(NamedTuple):
-    """Options common to all benchmarks of a recipe."""
-
-    name: str
-    settings: list[str]
-    size: Size
-    threads: int | None
-    device: str
-    out: Path | None
-    as_json: bool
 
 
 @app.command(short_help="Training step against its bare matrix products.")
@@ -85,7 +64,7 @@ def train(
 ) -> None:
     """Training step against its bare matrix products, on random tokens."""
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
-    _measure("train", "train", request, lambda run, hardware: bench_train(run, hardware, steps))
+    measure("train", "train", request, lambda run, hardware: bench_train(run, hardware, steps))
 
 
 @app.command(short_help="Prefill, then decoding early and late in a text.")
@@ -127,7 +106,7 @@ def generate(
             else bench_generate(model, run, hardware, options)
         )
         record = make_report("generate", run, hardware, {"size": size, **figures})
-    _print_record(record, out, as_json=as_json)
+    print_record(record, out, as_json=as_json)
 
 
 @app.command(short_help="Cached keys and values, against none.")
@@ -147,7 +126,7 @@ def evaluate(
     """Evaluation with cached keys and values, against projecting the memory every time."""
     options = EvaluateOptions(memory=memory, segment=segment, batch=batch, rounds=rounds)
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
-    _measure(
+    measure(
         "evaluate",
         "evaluate",
         request,
@@ -171,7 +150,7 @@ def span(
 ) -> None:
     """Training steps with short spans: a long span limit against a short one."""
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
-    _measure(
+    measure(
         "span", "train", request, lambda run, hardware: bench_span(run, hardware, limits, steps)
     )
 
@@ -201,7 +180,7 @@ def cutoffs(
         name: bench_cutoffs(counts, most=clusters, turns=turns) for name, counts in tasks.items()
     }
     origin = {**provenance(hardware, 0), "processor": cpu_name()}
-    _print_record({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
+    print_record({"bench": "cutoffs", **figures, **origin}, out, as_json=as_json)
 
 
 @app.command(short_help="Cost of each block of a search.")
@@ -217,7 +196,7 @@ def cost(
 ) -> None:
     """Cost of each block of a search on this machine, and whether costs add up."""
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
-    _measure("cost", "train", request, lambda run, hardware: bench_cost(run, hardware, stacks))
+    measure("cost", "train", request, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
 @app.command(short_help="All torchrun processes, against one alone.")
@@ -234,7 +213,7 @@ def distributed(
 ) -> None:
     """Steps of all torchrun processes together, against those of one process alone."""
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
-    _measure(
+    measure(
         "distributed",
         "train",
         request,
@@ -256,27 +235,9 @@ def profile(
 ) -> None:
     """Profile of a training step."""
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
-    _measure(
+    measure(
         "profile", "train", request, lambda run, hardware: bench_profile(run, hardware, steps, rows)
     )
-
-
-def _measure(
-    kind: str,
-    purpose: Purpose,
-    request: BenchRequest,
-    work: Callable[[RunConfig, Hardware], dict[str, Any]],
-) -> None:
-    """Size a recipe for the machine, run the benchmark and report it."""
-    run = recipe(request.name)
-    hardware = device.pick(request.device, with_settings(run, request.settings).train.precision)
-    size = resolve_size(request.size, hardware.device)
-    run = with_settings(small(run, purpose) if size == "small" else run, request.settings)
-    check_out_file(request.out)
-    with threads(request.threads):
-        record = make_report(kind, run, hardware, {"size": size, **work(run, hardware)})
-    if current_launch().rank == 0:
-        _print_record(record, request.out, as_json=request.as_json)
 
 
 def _find(name: str) -> tuple[RunFolder | None, RunConfig]:
@@ -285,18 +246,3 @@ def _find(name: str) -> tuple[RunFolder | None, RunConfig]:
         return None, recipe(name)
     folder = open_run(path)
     return folder, folder.config()
-
-
-def _print_record(record: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
-    if out is not None:
-        append_record(out, record)
-    if as_json:
-        print_report(record, as_json=True)
-        return
-    lines = dict(record)
-    for row in lines.pop("work", None) or []:
-        print_line(f"{row['ms']:10.3f} ms {row['calls']:8,.0f} x  {row['what']}")
-    for found in lines.pop("positions", None) or []:
-        figures = {name: value for name, value in found.items() if name != "position"}
-        lines[f"at {found['position']:,}"] = figures
-    print_report(lines, as_json=False)

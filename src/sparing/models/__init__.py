@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
+from sparing.models.adaptive_span.config import AdaptiveSpanConfig
+from sparing.models.adaptive_span.model import AdaptiveSpanTransformer
 from sparing.models.api import LanguageModel, ModelConfig
 from sparing.models.awd_lstm import AWDLSTM, AWDLSTMConfig
 from sparing.models.mlstm import MLSTM, MLSTMConfig
-from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.models.stack.config import StackConfig
 from sparing.models.stack.model import Stack
 from sparing.models.supernet.config import SupernetConfig
 from sparing.models.supernet.model import Supernet
-from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
+from sparing.models.transformer_xl.config import TransformerXLConfig
+from sparing.models.transformer_xl.model import TransformerXL
 
 
 class Family(NamedTuple):

@@ -18,7 +18,7 @@ from sparing.errors import UserError
 from sparing.evaluation.loss import evaluate_streams
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.text import complete
-from sparing.models.adaptive_span import AdaptiveSpanTransformer
+from sparing.models.adaptive_span.model import AdaptiveSpanTransformer
 from sparing.runs.folder import RunFolder, load_model, open_run
 from sparing.runs.released.adaptive_span import import_adaptive_span
 from sparing.runs.released.alphabets import ENWIK8, TEXT8

@@ -29,7 +29,7 @@ from sparing.host_copy import AsyncHostCopy
 from sparing.launch import Launch
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel, Output, State
-from sparing.models.sha_rnn import SHARNN
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.training import checkpoint, journal
 from sparing.training.capture import broadcast_checkpoint, restore
 from sparing.training.checkpoint import Checkpoint

@@ -6,7 +6,7 @@ Each is a script of the public code. Where it fine-tunes at a tenth of the rate,
 from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
-from sparing.models.adaptive_span import AdaptiveSpanConfig
+from sparing.models.adaptive_span.config import AdaptiveSpanConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.training.config import TrainConfig
 from sparing.training.optim import OptimConfig

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.training.config import TrainConfig
 from sparing.training.optim import OptimConfig

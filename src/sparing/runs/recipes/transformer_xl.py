@@ -6,7 +6,7 @@ Enwik8 is read as that program reads it: without newlines, 204 symbols.
 from dataclasses import replace
 
 from sparing.data.tokens import DataConfig
-from sparing.models.transformer_xl import TransformerXLConfig
+from sparing.models.transformer_xl.config import TransformerXLConfig
 from sparing.runs.config import EvaluateConfig, RunConfig
 from sparing.training.config import TrainConfig
 from sparing.training.optim import OptimConfig

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparing.data.vocab import SymbolVocab
 from sparing.errors import UserError
-from sparing.models.adaptive_span import AdaptiveSpanConfig
+from sparing.models.adaptive_span.config import AdaptiveSpanConfig
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder
 from sparing.runs.recipes import recipe

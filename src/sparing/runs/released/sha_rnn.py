@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparing.data.vocab import SymbolVocab
 from sparing.errors import UserError
-from sparing.models.sha_rnn import SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder
 from sparing.runs.recipes.sha_rnn import enwik8_sha_rnn

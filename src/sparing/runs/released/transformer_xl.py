@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparing.data.vocab import SymbolVocab
 from sparing.errors import UserError
-from sparing.models.transformer_xl import TransformerXLConfig
+from sparing.models.transformer_xl.config import TransformerXLConfig
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder
 from sparing.runs.recipes.transformer_xl import (

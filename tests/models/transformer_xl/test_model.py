@@ -12,14 +12,15 @@ from torch import Tensor
 
 from sparing.models.api import State
 from sparing.models.cost import cost
-from sparing.models.transformer_xl import TransformerXL, TransformerXLConfig
+from sparing.models.transformer_xl.config import TransformerXLConfig
+from sparing.models.transformer_xl.model import TransformerXL
 from sparing.nn.attention.position_table import sinusoids
 from sparing.runs.recipes import RECIPES
 from sparing.training import journal
 from sparing.training.loop import fit
 from sparing.training.schedule import ScheduleConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 FILES = ["transformer_xl", "transformer_xl_same_length_clamp"]
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-9}
 TINY = TransformerXLConfig(

@@ -11,11 +11,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from sparing.models.cost import cost
-from sparing.models.sha_rnn import SHARNN, SHARNNConfig
+from sparing.models.sha_rnn.config import SHARNNConfig
+from sparing.models.sha_rnn.model import SHARNN
 from sparing.nn.attention.single_head import OverparamGate, to_vector_gate
 from sparing.nn.feedforward import Boom
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 TINY = SHARNNConfig(vocab_size=11, dim=8, depth=3, boom_dim=16, attention_at=(1,), memory=24)
 
 RENAMED = {

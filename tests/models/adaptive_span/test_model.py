@@ -11,14 +11,15 @@ from tests.training.toy import Shelf, budget, callbacks, toy_training
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sparing.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanTransformer
+from sparing.models.adaptive_span.config import AdaptiveSpanConfig
+from sparing.models.adaptive_span.model import AdaptiveSpanTransformer
 from sparing.models.api import State
 from sparing.nn.attention.span import cache_length, layer_window
 from sparing.training.loop import fit
 from sparing.training.optim import OptimConfig, build_optimizer
 from sparing.training.schedule import ScheduleConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 TINY = AdaptiveSpanConfig(
     vocab_size=11, dim=8, depth=2, heads=2, ff_dim=16, span_limit=256, ramp=8, dropout=0.0
 )

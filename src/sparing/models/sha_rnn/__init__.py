@@ -1,0 +1,1 @@
+"""SHA-RNN: its settings, blocks and model."""

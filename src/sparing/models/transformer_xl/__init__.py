@@ -1,0 +1,1 @@
+"""Transformer-XL: its settings, layers and model."""
