@@ -128,7 +128,7 @@ def test_the_opening_is_set_apart_from_what_is_generated(sparing: Sparing) -> No
     said = sparing("generate", "--length", "3")
     assert said.out.startswith(OPENING.decode())
     assert said.err.splitlines() == [
-        "--- opening, as no --prompt is given ---",
+        "--- no --prompt given; a built-in one ---",
         "",
         "--- generated ---",
     ]

@@ -213,7 +213,7 @@ def test_an_interrupted_trial_is_resumed_and_a_failed_one_does_not_stop_the_othe
             "settings of 'model.memory=7'",
         ),
         (["--variant", "train.minutes=1"], "train.minutes"),
-        (["--variant", "model.memory=7", "--minutes", "1"], "exclude each other"),
+        (["--variant", "model.memory=7", "--minutes", "1"], "not both"),
         (["--variant", "model.memory=7", "--seeds", "0"], "at least one seed"),
         (["--variant", "model.memory=7", "--device", "toaster"], "toaster"),
         (["--variant", "wide: train.segment=100000"], "wide: the text has"),

@@ -24,11 +24,11 @@ KILLED = """
 import os, signal, sys
 from sparing.cli.main import main
 from sparing.compress import codec
-sound = codec.walk
-def walk(*given):
+sound = codec.code_lanes
+def code_lanes(*given):
     dies = given[1] > 5 * codec.FINGERPRINT_STEPS
     sound(*given[:-1], lambda count: os.kill(os.getpid(), signal.SIGKILL) if dies else None)
-codec.walk = walk
+codec.code_lanes = code_lanes
 main(sys.argv[1:])
 """
 

@@ -92,7 +92,7 @@ def test_several_runs_go_into_the_given_file(make_run: MakeRun, tmp_path: Path) 
     assert result.exception is None
     assert json.loads(result.stdout) == {"files": [str(out), str(out.with_suffix(".svg"))]}
     assert out.read_bytes().startswith(PNG)
-    assert "add --out FILE" in refusal(*runs)
+    assert "needs --out FILE" in refusal(*runs)
     assert "named twice" in refusal(runs[0], runs[0], "--out", out)
 
 

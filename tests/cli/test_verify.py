@@ -185,9 +185,9 @@ def test_runs_and_options_that_cannot_be_compared_are_refused(
     for given, answer in (
         (["quickstart", "--run", other], "has other settings than the reference (optim.lr"),
         (["quickstart", "--run", run, "--out", other], "--run ignores --out"),
-        (["quickstart", "--until", "0"], "--until is a share of the run"),
+        (["quickstart", "--until", "0"], "--until is a fraction of the run"),
         (["quickstart", "--run", run, "--until", "0.1"], "begins at step 2 of 12; compare more"),
-        (["quickstart", "--by", "minutes"], "does not depend on the clock"),
+        (["quickstart", "--by", "minutes"], "has no budget in minutes"),
         (["enwik8_mlstm"], "recipe with a reference"),
         (["quickstart", "--run", tmp_path / "none"], "does not exist"),
     ):

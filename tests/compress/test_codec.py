@@ -13,7 +13,7 @@ from sparing.compress.codec import (
     encode,
     range_coder,
     take_fingerprint,
-    to_chances,
+    to_probabilities,
 )
 from sparing.compress.lanes import IntArray, Reader
 from sparing.errors import UserError
@@ -47,22 +47,22 @@ def test_every_token_is_coded_once_and_reported() -> None:
     assert counts == [4, 4, 3]
 
 
-def test_chances_are_whole_multiples_that_add_up_to_one() -> None:
+def test_probabilities_are_whole_multiples_that_add_up_to_one() -> None:
     logits = np.random.default_rng(0).normal(scale=20, size=(100, 256))
-    chances = to_chances(logits)
-    counts = chances * 2**FREQUENCY_BITS
+    probabilities = to_probabilities(logits)
+    counts = probabilities * 2**FREQUENCY_BITS
     assert np.array_equal(counts, np.round(counts))
     assert counts.min() >= 1
-    assert np.all(chances.sum(-1) == 1)
+    assert np.all(probabilities.sum(-1) == 1)
     exact = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    assert np.abs(chances - exact).max() < 256 / 2**FREQUENCY_BITS
+    assert np.abs(probabilities - exact).max() < 256 / 2**FREQUENCY_BITS
 
 
-def test_a_text_takes_hardly_more_bits_than_its_chances_say() -> None:
+def test_a_text_takes_hardly_more_bits_than_its_probabilities_say() -> None:
     random = np.random.default_rng(4)
     rows = random.normal(scale=3, size=(3000, VOCAB))
-    chances = to_chances(rows)
-    ids = np.array([random.choice(VOCAB, p=row) for row in chances])
+    probabilities = to_probabilities(rows)
+    ids = np.array([random.choice(VOCAB, p=row) for row in probabilities])
     at = iter(rows)
     words = encode(lambda ids_B: next(at)[None], ids, 1, 0)
     ideal = -np.log2(np.exp(rows[range(3000), ids]) / np.exp(rows).sum(-1)).sum()
@@ -81,7 +81,7 @@ def test_a_token_that_is_certain_costs_next_to_nothing() -> None:
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_predictions_that_are_not_finite_are_refused(broken: float) -> None:
     with pytest.raises(UserError, match="not finite"):
-        to_chances(np.array([[0.0, broken]]))
+        to_probabilities(np.array([[0.0, broken]]))
 
 
 def test_a_fingerprint_tells_the_slightest_difference_in_what_is_predicted() -> None:

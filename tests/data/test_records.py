@@ -129,8 +129,8 @@ def test_a_byte_order_mark_and_empty_lines_are_passed_over(tmp_path: Path) -> No
         (b'["text"]', "it must be a JSON object, not "),
         (b'{"txt": "a"}', "there is no field 'text'; did you mean 'txt'?"),
         (b"{}", "there is no field 'text'; it has none"),
-        (b'{"text": null}', "'text' must be a text, not None"),
-        (b'{"text": 7}', "'text' must be a text, not 7"),
+        (b'{"text": null}', "'text' must be a string, not None"),
+        (b'{"text": 7}', "'text' must be a string, not 7"),
         (b'{"text": "\\ud800"}', "'text' holds half of a surrogate pair"),
         (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", "too long a number"),
         (b"[" * 100_000, "too deep"),
@@ -155,10 +155,10 @@ def test_a_column_without_text_is_refused_and_the_row_named(tmp_path: Path) -> N
     broken = arrow.array([b"good", b"\xff"], arrow.binary()).view(arrow.string())
     for column, name, reason in (
         (TEXTS, "txt", r"x\.parquet: there is no column 'text'; did you mean 'txt'\?"),
-        ([1, 2], "text", r"x\.parquet: column 'text' must hold texts, not int64"),
-        ([["a"], ["b"]], "text", "column 'text' must hold texts, not list<"),
-        ([b"a", b"b"], "text", "column 'text' must hold texts, not binary"),
-        (["a", None], "text", r"x\.parquet, row 2: 'text' must be a text, not None"),
+        ([1, 2], "text", r"x\.parquet: column 'text' must hold strings, not int64"),
+        ([["a"], ["b"]], "text", "column 'text' must hold strings, not list<"),
+        ([b"a", b"b"], "text", "column 'text' must hold strings, not binary"),
+        (["a", None], "text", r"x\.parquet, row 2: 'text' must be a string, not None"),
         (broken, "text", r"x\.parquet, row 2: it is not UTF-8"),
     ):
         with pytest.raises(UserError, match=reason) as refused:

@@ -25,7 +25,7 @@ from sparing.runs.config import RunConfig
 from sparing.serve.app import create_app
 from sparing.serve.engine import Engine
 from sparing.serve.limits import Limits
-from sparing.serve.requests import Event, Piece, Request, WriteRequest, is_last
+from sparing.serve.requests import Event, GenerateRequest, Piece, Request, is_last
 from sparing.serve.server import new_server
 from sparing.serve.service import Service
 from sparing.training.config import TrainConfig
@@ -102,11 +102,11 @@ def ask(engine: Engine, *requests: Request) -> Inbox:
     return inbox.wait()
 
 
-def write(text: str | bytes, length: int = 24, *, seed: int = 0, **more: Any) -> WriteRequest:
+def write(text: str | bytes, length: int = 24, *, seed: int = 0, **more: Any) -> GenerateRequest:
     data = text.encode() if isinstance(text, str) else text
     ids = np.frombuffer(data, np.uint8).astype(np.int64)
     sampling = SamplingConfig(seed=seed, temperature=more.pop("temperature", 1.0))
-    return WriteRequest(ids=ids, text=data, length=length, sampling=sampling, **more)
+    return GenerateRequest(ids=ids, text=data, length=length, sampling=sampling, **more)
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_the_openai_client_streams_the_same_text(server: Running, lm: LM) -> Non
 
 def test_errors_are_those_of_openai(server: Running) -> None:
     with client(server) as openai_client:
-        with pytest.raises(openai.NotFoundError, match="known: tiny, twin"):
+        with pytest.raises(openai.NotFoundError, match="one of: tiny, twin"):
             openai_client.completions.create(model="gpt", prompt="a")
         with pytest.raises(openai.BadRequestError, match="max_tokens"):
             openai_client.completions.create(model="tiny", prompt="a", max_tokens=10**6)

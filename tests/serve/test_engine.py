@@ -12,7 +12,14 @@ import sparing
 from sparing.lm import LM
 from sparing.serve.engine import ClosedError, Engine, FullQueueError
 from sparing.serve.limits import Limits
-from sparing.serve.requests import Failed, Looked, LookRequest, Piece, Scored, ScoreRequest
+from sparing.serve.requests import (
+    AttentionRequest,
+    AttentionResult,
+    Failed,
+    Piece,
+    ScoreRequest,
+    ScoreResult,
+)
 
 PROMPTS = ["", "a", "to be or not to be", "x" * 15, "y" * 16, "z" * 33, "long " * 60]
 
@@ -68,7 +75,7 @@ def test_scores_are_those_of_score(engine: Engine, lm: LM) -> None:
     text = b"caf\xc3\xa9 " * 20
     ids = np.frombuffer(text, np.uint8).astype(np.int64)
     ((found,),) = ask(engine, ScoreRequest(ids=ids, top=2)).events
-    assert isinstance(found, Scored)
+    assert isinstance(found, ScoreResult)
     (expected,) = lm.score(text)
     losses = [-score.logprob for score in found.scores]
     assert losses == pytest.approx([nats for _, nats in expected.per_token], rel=1e-4)
@@ -92,8 +99,8 @@ def test_echo_with_probabilities_scores_the_prompt(engine: Engine, lm: LM) -> No
 
 def test_attention_is_that_of_the_model(engine: Engine, lm: LM) -> None:
     ids = np.frombuffer(b"to be or not to be", np.uint8).astype(np.int64)
-    ((found,),) = ask(engine, LookRequest(ids=ids)).events
-    assert isinstance(found, Looked)
+    ((found,),) = ask(engine, AttentionRequest(ids=ids)).events
+    assert isinstance(found, AttentionResult)
     expected = lm.attention("to be or not to be")[-1]
     assert found.weights.keys() == expected.keys() == {1}
     torch.testing.assert_close(torch.from_numpy(found.weights[1]), expected[1].float())
@@ -103,13 +110,13 @@ def test_attention_is_that_of_the_model(engine: Engine, lm: LM) -> None:
 def test_attention_is_read_for_one_text_at_a_time(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order, read = list[int](), engine._sight.read
+    order, read = list[int](), engine._attention.read
     monkeypatch.setattr(
-        engine._sight, "read", lambda ids, state: order.append(len(ids)) or read(ids, state)
+        engine._attention, "read", lambda ids, state: order.append(len(ids)) or read(ids, state)
     )
     # Chunks of 16 and a last one that tells the texts apart.
     ids = [np.full(5 * LIMITS.chunk + rest, 97, dtype=np.int64) for rest in (7, 3, 5)]
-    found = ask(engine, *[LookRequest(ids=each) for each in ids], write("meanwhile", 3))
+    found = ask(engine, *[AttentionRequest(ids=each) for each in ids], write("meanwhile", 3))
     assert len(found.text(3)) == 3
     assert order == [*[16] * 5, 3, *[16] * 5, 5, *[16] * 5, 7]
 

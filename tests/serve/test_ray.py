@@ -121,7 +121,7 @@ def test_options_of_ray_are_refused_without_it(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", str(run), "--replicas", "2"]) == 2
-    assert "are for --ray" in capfd.readouterr().err
+    assert "need --ray" in capfd.readouterr().err
 
 
 def test_a_replica_asks_to_be_replaced_when_its_engine_has_ended(

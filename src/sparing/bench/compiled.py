@@ -24,7 +24,7 @@ class Twins:
         self._model, self._state = model, state
         lane = open_lane(model, state)
         if lane is None:
-            raise UserError("this model's memory cannot be moved into compiled code")
+            raise UserError("this model cannot be compiled: its memory does not fit into rings")
         self._lane: CompiledLane = lane
         self.plain_s, self.compiled_s, self.difference = list[float](), list[float](), 0.0
 

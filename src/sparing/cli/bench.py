@@ -51,7 +51,7 @@ DEFAULT = "enwik8_sha_rnn"
 POSITIONS = (10_000, 1_000_000)
 
 
-@app.command(short_help="Training step against its bare matrix products.")
+@app.command(short_help="Training step compared with its matrix products alone.")
 def train(
     name: Recipe = DEFAULT,
     settings: Settings = None,
@@ -62,7 +62,7 @@ def train(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Training step against its bare matrix products, on random tokens."""
+    """Training step compared with its matrix products alone, on random tokens."""
     request = BenchRequest(name, settings or [], size, thread_count, target, out, as_json)
     measure("train", "train", request, lambda run, hardware: bench_train(run, hardware, steps))
 
@@ -81,7 +81,7 @@ def generate(
     ] = None,
     batch: Annotated[int, typer.Option(help="Texts decoded in parallel.")] = 1,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Compare the step with its compiled form.")
+        bool, typer.Option("--compile", help="Compare decoding with and without compilation.")
     ] = False,
     thread_count: Threads = None,
     target: Device = "auto",
@@ -109,7 +109,7 @@ def generate(
     print_record(record, out, as_json=as_json)
 
 
-@app.command(short_help="Cached keys and values, against none.")
+@app.command(short_help="Evaluation with and without cached keys and values.")
 def evaluate(
     name: Recipe = "enwik8_transformer_xl",
     settings: Settings = None,
@@ -134,7 +134,7 @@ def evaluate(
     )
 
 
-@app.command(short_help="Short spans under a long limit and a short one.")
+@app.command(short_help="Short spans under a long and a short limit.")
 def span(
     name: Recipe = "enwik8_adaptive_span_small",
     settings: Settings = None,
@@ -199,7 +199,7 @@ def cost(
     measure("cost", "train", request, lambda run, hardware: bench_cost(run, hardware, stacks))
 
 
-@app.command(short_help="All torchrun processes, against one alone.")
+@app.command(short_help="All torchrun processes compared with one alone.")
 def distributed(
     name: Recipe = DEFAULT,
     settings: Settings = None,

@@ -78,7 +78,7 @@ def compare(
     """
     check_conflicting_options(given_options(call), {"--json": ("--markdown",)})
     if minutes is not None and steps is not None:
-        raise UserError("--minutes and --steps exclude each other")
+        raise UserError("give --minutes or --steps, not both")
     budget = [] if steps is None else [f"train.steps={steps}"]
     base = apply_settings(load_recipe(name), [*(settings or []), *budget], minutes, corpus)
     train = TrainOptions(device=device, source=source, progress=not quiet)

@@ -36,7 +36,9 @@ STREAM = Path("-")
 FileName = Annotated[Path, typer.Argument(metavar="FILE", help="A file, or - for standard input.")]
 OutPath = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", parser=parse_out_path, help="A new file, or -."),
+    typer.Option(
+        "--out", metavar="FILE", parser=parse_out_path, help="New file, or - for standard output."
+    ),
 ]
 ModelPath = Annotated[
     Path | None,
@@ -54,21 +56,21 @@ def compress(
     checkpoint: CheckpointName = None,
     lanes: Annotated[
         int | None,
-        typer.Option(help="Parts coded side by side: more are faster, and take more bits."),
+        typer.Option(help="Parts coded in parallel; more are faster but take more bits."),
     ] = None,
     learn: Annotated[
-        bool, typer.Option("--learn", help="Let the model learn from what it has coded.")
+        bool, typer.Option("--learn", help="Adapt the model to the text while coding.")
     ] = False,
     rate: Annotated[float, typer.Option(help="Learning rate of --learn.")] = Learning().rate,
     chunk: Annotated[
-        int, typer.Option(help="Tokens per lane between two updates of --learn.")
+        int, typer.Option(help="Tokens per lane between updates of --learn.")
     ] = Learning().chunk,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Decode and compare before the file is written.")
+        bool, typer.Option("--verify", help="Decode and compare before writing the file.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compress a file without loss; `sparing decompress` restores it with the same model."""
+    """Compress a file losslessly; `sparing decompress` restores it with the same model."""
     check_dependent_options(given_options(call), NEEDS)
     learning = Learning(chunk=chunk, rate=rate) if learn else None
     target = _target(path, out, Path(f"{path.name}{SUFFIX}"), as_json=as_json)
@@ -101,7 +103,7 @@ def decompress(
     checkpoint: CheckpointName = None,
     as_json: Json = False,
 ) -> None:
-    """Restore a file that `sparing compress` made, with the same model."""
+    """Restore a file compressed by `sparing compress`, with the same model."""
     usual = Path(path.name.removesuffix(SUFFIX)) if path.suffix == SUFFIX else None
     target = _target(path, out, usual, as_json=as_json)
     blob, name = read_input(path), "standard input" if path == STREAM else str(path)
@@ -126,11 +128,9 @@ def _target(path: Path, out: Path | None, usual: Path | None, *, as_json: bool) 
     target = STREAM if out is None else out
     if target == STREAM:
         if as_json:
-            raise UserError(
-                "--json and the result would both go to standard output; add --out FILE"
-            )
+            raise UserError("--json and the data would both go to standard output; add --out FILE")
         if sys.stdout.isatty():
-            raise UserError("the result is not for a terminal; add --out FILE")
+            raise UserError("compressed data cannot be printed on a terminal; add --out FILE")
     _refuse_existing(target)
     return target
 

@@ -78,7 +78,7 @@ def get(
 @app.command()
 def prepare(
     corpus: Corpus,
-    vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "bytes",
+    vocab: Annotated[VocabKind, typer.Option(help="Type of token.")] = "bytes",
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     newlines: Annotated[bool, typer.Option(help="Keep line ends.")] = True,
     text_column: TextColumn = DataConfig().text_column,
@@ -105,10 +105,10 @@ def prepare(
 @app.command(short_help="Find the cut-offs of a cheap adaptive softmax.")
 def cutoffs(
     corpus: Corpus,
-    vocab: Annotated[VocabKind, typer.Option(help="What one token is.")] = "words",
+    vocab: Annotated[VocabKind, typer.Option(help="Type of token.")] = "words",
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces to train.")] = None,
     clusters: Annotated[
-        int, typer.Option(help="Clusters besides the head; as many cut-offs.")
+        int, typer.Option(help="Number of clusters besides the head, and of cut-offs.")
     ] = CutoffConfig().clusters,
     dim: Annotated[int, typer.Option(help="Width of the model's vectors.")] = CutoffConfig().dim,
     shrink: Annotated[
@@ -119,7 +119,7 @@ def cutoffs(
         typer.Option(help=f"Minimum words in the head; 1, or {NARROW_HEAD} with --shrink."),
     ] = None,
     align: Annotated[
-        int, typer.Option(help="Rows of head and clusters are a multiple of this.")
+        int, typer.Option(help="Make the sizes of head and clusters multiples of this.")
     ] = CutoffConfig().align,
     text_column: TextColumn = DataConfig().text_column,
     source: Source = None,

@@ -51,24 +51,24 @@ def export(
     ],
     int8: Annotated[bool, typer.Option("--int8", help="onnx: weights in 8 bits.")] = False,
     chunk: Annotated[
-        int, typer.Option(min=2, help="onnx: tokens read at a time, besides one by one.")
+        int, typer.Option(min=2, help="onnx: tokens that the second graph reads at a time.")
     ] = GraphOptions().chunk,
     checkpoint: CheckpointName = None,
     as_json: Json = False,
 ) -> None:
-    """Write a trained model for another program, and check that it answers the same there."""
+    """Export a trained model, after checking that its predictions stay the same."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
     if format != "onnx":
         check_dependent_options(given_options(call), ONLY_ONNX)
     if out.exists():
-        raise UserError(f"{out} exists; --out names a new folder")
+        raise UserError(f"{out} exists; choose a new folder with --out")
     folder = run_or_bundled(path)
     folder.require_checkpoints()
     if folder.config().family == "supernet":
         raise UserError(
-            f"{folder.path} is a search, whose blocks still compete; `sparing derive` makes a "
-            "recipe of it: train that, and export the result"
+            f"{folder.path} is a search, whose blocks still compete; write a recipe with `sparing "
+            "derive`, train that, and export the result"
         )
     options = GraphOptions(int8=int8, chunk=chunk)
     report = FORMATS[format](folder, out, folder.checkpoint(checkpoint), options)

@@ -21,28 +21,35 @@ from sparing.runs.folder import pick_hardware
 from sparing.terminal import print_json, print_line, print_text, styled
 from sparing.units import pluralize
 
+Prompts = Annotated[
+    list[str] | None, typer.Option("--prompt", help="Text to continue; repeat it for a batch.")
+]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Read the prompt from a file, or - for standard input."),
+]
+Interactive = Annotated[
+    bool, typer.Option("--interactive", "-i", help="Take turns with the model, line by line.")
+]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Generate with compiled code: fast, on a CPU.")
+]
+
 
 def generate(
     path: Annotated[
         Path | None, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs)
     ] = None,
-    prompt: Annotated[
-        list[str] | None, typer.Option(help="Text to continue; several make a batch.")
-    ] = None,
-    prompt_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read the prompt from a file, or - for standard input."),
-    ] = None,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Ask for prompts, and go on from each.")
-    ] = False,
+    prompt: Prompts = None,
+    prompt_file: PromptFile = None,
+    interactive: Interactive = False,
     length: Annotated[int, typer.Option(help="Tokens to generate.")] = 500,
     temperature: Annotated[
         float, typer.Option(help="0 always takes the most probable token.")
     ] = 1.0,
     top_k: Annotated[int, typer.Option(help="Keep the K most probable tokens; 0 is off.")] = 0,
     top_p: Annotated[
-        float, typer.Option(help="Keep the most probable tokens up to this share.")
+        float, typer.Option(help="Keep the most probable tokens up to this total probability.")
     ] = 1.0,
     min_p: Annotated[
         float, typer.Option(help="Drop tokens below this fraction of the best.")
@@ -51,9 +58,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text.")] = None,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Write with compiled code: fast, on a CPU.")
-    ] = False,
+    compiled: Compile = False,
     as_json: Json = False,
 ) -> None:
     """Generate text after a prompt."""
@@ -88,7 +93,9 @@ def generate(
 
 def _compile(lm: LM) -> None:
     if not is_compiled(lm.model):
-        print_line("Compiling this model for this machine, once; it takes minutes.", err=True)
+        print_line(
+            "Compiling this model for this machine. It takes minutes, but only once.", err=True
+        )
     lm.compile()
 
 
@@ -112,10 +119,10 @@ def _prompts(given: list[str], path: Path | None) -> list[bytes]:
 def _stream(lm: LM, prompt: bytes, options: GenerationOptions, *, opened: bool) -> None:
     # Refuses a prompt that cannot be encoded before anything is printed.
     lm.vocab.encode(prompt)
-    # Lines to standard error, so that the text itself can be piped.
+    # Markers go to standard error, so that the text itself can be piped.
     marked = opened or (sys.stdout.isatty() and not styled())
     if marked:
-        what = "opening, as no --prompt is given" if opened else "prompt"
+        what = "no --prompt given; a built-in one" if opened else "prompt"
         print_line(f"--- {what} ---", err=True)
     print_text(prompt.decode("utf-8", errors="replace"), strong=True)
     if marked:
@@ -143,7 +150,7 @@ def _complete(lm: LM, prompts: list[bytes], options: GenerationOptions, *, as_js
 
 
 def _print_speed(size: int, elapsed_s: float) -> None:
-    """Say how fast it was, to somebody who watches."""
+    """Print the speed, on a terminal only."""
     if sys.stdout.isatty():
         speed = size / max(elapsed_s, 1e-9)
         count = pluralize(size, "byte")

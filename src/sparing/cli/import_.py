@@ -42,7 +42,7 @@ def import_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a released checkpoint to a run, to evaluate, generate and plot with it."""
+    """Convert a released checkpoint to a run that the other commands can use."""
     path = out or Path("runs") / f"{layout}-{file.stem}"
     about = provenance(device.pick("cpu", "float32"), 0)
     folder = IMPORTERS[layout](file, path, about, max_bytes=max_bytes)

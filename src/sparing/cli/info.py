@@ -22,7 +22,7 @@ BUNDLED = "the package's own model"
 
 
 def recipes(as_json: Json = False) -> None:
-    """List the recipes and what to expect of each."""
+    """List the recipes, with the result to expect from each."""
     from sparing.runs.recipes import RECIPES, expectation
 
     if as_json:
@@ -38,14 +38,14 @@ def info(
         str,
         typer.Argument(
             metavar="RECIPE-or-RUN",
-            help="A recipe or a run folder; default: the model that comes with the package.",
+            help="A recipe or a run folder; default: the package's model.",
             autocompletion=complete_recipes_and_runs,
         ),
     ] = "",
     settings: Settings = None,
     as_json: Json = False,
     full: Annotated[
-        bool, typer.Option("--config", help="Also every setting and its meaning.")
+        bool, typer.Option("--config", help="Also print every setting and its meaning.")
     ] = False,
 ) -> None:
     """Parameters, FLOPs per token and byte, state size; of a run, its training and results."""

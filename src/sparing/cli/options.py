@@ -24,18 +24,19 @@ Source = Annotated[
 ]
 Corpus = Annotated[
     str | None,
-    typer.Option(
-        "--data", metavar="CORPUS", help="Corpus name, or a text file or folder of yours."
-    ),
+    typer.Option("--data", metavar="CORPUS", help="Corpus name, or your own text file or folder."),
 ]
-Minutes = Annotated[float | None, typer.Option(help="Train this long; the schedule ends with it.")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="Training time in minutes; the learning rate schedule ends with it."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 CheckpointName = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="NAME", help="last, previous or best (best by default)."),
 ]
-RUN = "Folder that `sparing train` made; default: the model of the package."
+RUN = "Folder written by `sparing train`; default: the package's model."
 """The help of every RUN that may be left out."""
 WIDTH = 100
 """Most columns of a printed report; a narrower terminal has fewer."""

@@ -43,7 +43,7 @@ from sparing.search.run import draw as draw_search
 from sparing.terminal import print_json, print_line
 
 What = Literal["curves", "focus", "context", "spans", "pi", "race"]
-RUNS = "Folders that `sparing train` made; default: the model of the package."
+RUNS = "Folders written by `sparing train`; default: the package's model."
 QUERIES = 128
 CONTEXT = 1024
 WINDOWS = 256
@@ -124,7 +124,7 @@ def plot(
     target_device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Draw figures of one or several runs and print their paths."""
+    """Plot one or several runs and print the paths of the figures."""
     check_dependent_options(given_options(call) | {f"--what {what}"}, NEEDS)
     # Checks that matplotlib is installed before any work.
     new_figure(1, 1)
@@ -148,7 +148,7 @@ def _path(folders: Sequence[RunFolder], what: What, out: Path | None) -> Path:
     if len(folders) > 1 and what in ("focus", "spans", "pi"):
         raise UserError(f"--what {what} takes one run at a time, not {len(folders)}")
     if len(folders) > 1 and out is None:
-        raise UserError(f"for a figure of {len(folders)} runs, add --out FILE")
+        raise UserError(f"a figure of {len(folders)} runs needs --out FILE")
     return figure_path(out, folders[0].plots, what)
 
 

@@ -30,9 +30,12 @@ def score(
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Also the nats of every token.")
     ] = False,
-    ranked: Annotated[bool, typer.Option("--rank", help="Most probable first.")] = False,
+    ranked: Annotated[
+        bool, typer.Option("--rank", help="Sort by probability, most probable first.")
+    ] = False,
     per_byte: Annotated[
-        bool, typer.Option("--per-byte", help="Rank by bits per byte, for unequal lengths.")
+        bool,
+        typer.Option("--per-byte", help="Rank by bits per byte, for texts of different lengths."),
     ] = False,
     whole: Annotated[
         bool, typer.Option("--whole", help="Score the file as one text; print its name.")

@@ -55,10 +55,12 @@ def search(
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Most the network may cost, as a share of the baseline's, such as 0.65."),
+        typer.Option(help="Maximum cost as a fraction of the baseline's, such as 0.65."),
     ] = None,
     currency: Annotated[Currency, typer.Option(help="Unit of the budget.")] = "time",
-    regime: Annotated[Regime, typer.Option(help="Which time: see docs/models/par.md.")] = "train",
+    regime: Annotated[
+        Regime, typer.Option(help="Which time to measure; see docs/models/par.md.")
+    ] = "train",
     seed: Annotated[int | None, typer.Option(help="Seed of weights and noise.")] = None,
     out: Annotated[
         Path | None,
@@ -95,7 +97,7 @@ def derive(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="Folder that `sparing search` made.",
+            help="Folder written by `sparing search`.",
             autocompletion=complete_runs,
         ),
     ],
@@ -133,7 +135,7 @@ def board(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folders that `sparing search` made.",
+            help="Folders written by `sparing search`.",
             autocompletion=complete_runs,
         ),
     ],

@@ -1,4 +1,4 @@
-"""`sparing serve`: models over HTTP, as OpenAI's clients expect them."""
+"""`sparing serve`: models over HTTP, with an OpenAI-compatible API."""
 
 import os
 import re
@@ -24,61 +24,70 @@ TOKEN = "SPARING_TOKEN"
 MIB = 1 << 20
 
 
-def serve(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Folders that `sparing train` made; default: the model of the package.",
-            autocompletion=complete_runs,
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(help=f"What clients must send; better in {TOKEN}, which others cannot see."),
-    ] = None,
-    lanes: Annotated[int, typer.Option(help="Texts written together.")] = DEFAULTS.lanes,
-    queue: Annotated[int, typer.Option(help="Texts that may wait.")] = DEFAULTS.queue,
-    chunk: Annotated[
-        int, typer.Option(help="Tokens of a prompt read between two of others.")
-    ] = DEFAULTS.chunk,
-    prompt_tokens: Annotated[int, typer.Option(help="Longest prompt.")] = DEFAULTS.prompt_tokens,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = DEFAULTS.max_tokens,
-    body_bytes: Annotated[int, typer.Option(help="Longest body.")] = DEFAULTS.body_bytes,
-    connections: Annotated[
-        int, typer.Option(help="Most connections at once.")
-    ] = DEFAULTS.connections,
-    time_s: Annotated[float, typer.Option("--time", help="Seconds an answer may take.")] = (
-        DEFAULTS.time_s
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders written by `sparing train`; default: the package's model.",
+        autocompletion=complete_runs,
     ),
-    cache: Annotated[
-        int, typer.Option(metavar="MIB", help="Memory for states of prompts that may come again.")
-    ] = DEFAULTS.cache_bytes // MIB,
-    drain_s: Annotated[
-        float, typer.Option("--drain", help="Seconds to finish answers after SIGTERM.")
-    ] = 30.0,
-    ray: Annotated[bool, typer.Option("--ray", help="As replicas that Ray watches.")] = False,
-    replicas: Annotated[int, typer.Option(help="Replicas to start with, with --ray.")] = 1,
-    most: Annotated[
-        int | None, typer.Option("--max-replicas", help="Start more under load, with --ray.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A running Ray cluster, or auto, with --ray."),
-    ] = None,
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(help=f"What clients must send; safer in {TOKEN}, which others cannot see."),
+]
+LaneCount = Annotated[int, typer.Option("--lanes", help="Texts generated in one batch.")]
+Queue = Annotated[int, typer.Option(help="Texts that may wait for a lane.")]
+Chunk = Annotated[int, typer.Option(help="Tokens of a prompt read at a time.")]
+PromptTokens = Annotated[int, typer.Option(help="Longest prompt.")]
+MaxTokens = Annotated[int, typer.Option(help="Longest answer.")]
+BodyBytes = Annotated[int, typer.Option(help="Longest request body.")]
+Connections = Annotated[int, typer.Option(help="Connections open at once.")]
+TimeLimit = Annotated[float, typer.Option("--time", help="Seconds an answer may take.")]
+Cache = Annotated[int, typer.Option(metavar="MIB", help="Memory for cached prompt states.")]
+Drain = Annotated[float, typer.Option("--drain", help="Seconds to finish answers after SIGTERM.")]
+Ray = Annotated[bool, typer.Option("--ray", help="Run as replicas managed by Ray.")]
+Replicas = Annotated[int, typer.Option(help="Replicas to start with, with --ray.")]
+MaxReplicas = Annotated[
+    int | None, typer.Option("--max-replicas", help="Most replicas under load, with --ray.")
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="A running Ray cluster, or auto, with --ray."),
+]
+
+
+def serve(
+    paths: Paths = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    lanes: LaneCount = DEFAULTS.lanes,
+    queue: Queue = DEFAULTS.queue,
+    chunk: Chunk = DEFAULTS.chunk,
+    prompt_tokens: PromptTokens = DEFAULTS.prompt_tokens,
+    max_tokens: MaxTokens = DEFAULTS.max_tokens,
+    body_bytes: BodyBytes = DEFAULTS.body_bytes,
+    connections: Connections = DEFAULTS.connections,
+    time_s: TimeLimit = DEFAULTS.time_s,
+    cache: Cache = DEFAULTS.cache_bytes // MIB,
+    drain_s: Drain = 30.0,
+    ray: Ray = False,
+    replicas: Replicas = 1,
+    most: MaxReplicas = None,
+    cluster: Cluster = None,
     checkpoint: CheckpointName = None,
     target: Device = "auto",
 ) -> None:
     """Serve models over HTTP until Ctrl-C or SIGTERM."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise UserError(f"this needs {missing[0]}; pip install 'sparing[serve]'")
+        raise UserError(f"the server needs {missing[0]}: pip install 'sparing[serve]'")
     token = _token(token)
     if token is None and not is_loopback(host):
         raise UserError(
-            f"without a token only this machine may connect, and {host} lets others; "
-            f"set {TOKEN}, or leave --host out"
+            f"--host {host} lets other machines connect, which needs a token; set {TOKEN}, "
+            "or leave --host out"
         )
     limits = Limits(
         lanes=lanes,
@@ -96,7 +105,7 @@ def serve(
         _serve_with_ray(paths or [], (target, checkpoint), limits, token, options, (host, port))
         return
     if (replicas, most, cluster) != (1, None, None):
-        raise UserError("--replicas, --max-replicas and --cluster are for --ray")
+        raise UserError("--replicas, --max-replicas and --cluster need --ray")
     # Before the models are loaded, which takes longer than to see that a port is in use.
     with _listen(host, port) as listening:
         models = open_models(paths or [], target, checkpoint)
@@ -131,7 +140,7 @@ def _serve_with_ray(
     address: tuple[str, int],
 ) -> None:
     if find_spec("ray") is None:
-        raise UserError("--ray needs Ray; pip install 'sparing[ray]'")
+        raise UserError("--ray needs Ray: pip install 'sparing[ray]'")
     from sparing.runs.folder import open_run
     from sparing.serve import ray_cluster as cluster
 
@@ -163,7 +172,7 @@ def _serve_with_ray(
 def _token(given: str | None) -> str | None:
     token = os.environ.get(TOKEN) if given is None else given
     if token is not None and not re.fullmatch(r"[!-~]{8,256}", token):
-        raise UserError("a token has 8 to 256 printable ASCII characters and no spaces")
+        raise UserError("a token must have 8 to 256 printable ASCII characters and no spaces")
     return token
 
 
@@ -176,7 +185,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listening.bind((host, port))
             stack.pop_all()
     except (OSError, UnicodeError, OverflowError) as problem:
-        reason = getattr(problem, "strerror", None) or "not an address"
+        reason = getattr(problem, "strerror", None) or "no such address"
         raise UserError(f"cannot listen on {host}, port {port}: {reason}") from None
     return listening
 

@@ -38,7 +38,7 @@ Init = Annotated[
 ]
 CutJournal = Annotated[
     bool,
-    typer.Option("--cut-journal", help="Resume without the unreadable lines of the journal."),
+    typer.Option("--cut-journal", help="Resume without the unreadable lines of a damaged journal."),
 ]
 Shard = Annotated[bool, typer.Option("--shard", help="Shard weights and optimizer state (FSDP).")]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds that processes wait for each other.")]

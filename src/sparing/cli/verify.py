@@ -48,13 +48,13 @@ def verify(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="A recipe whose reference comes with the package.",
+            help="A recipe with a published run to compare with.",
             autocompletion=complete_recipes,
         ),
     ],
     until: Annotated[
         float,
-        typer.Option(help="Compare this share of the curve only, and stop training there."),
+        typer.Option(help="Train and compare only this fraction of the curve."),
     ] = 1.0,
     by: Annotated[
         By,
@@ -64,7 +64,8 @@ def verify(
         ),
     ] = "steps",
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Compare this run; train none.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Compare an existing run instead of training one."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -75,13 +76,13 @@ def verify(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Train a recipe as its figure was made, and compare curve and figures with those.
+    """Train a recipe as the published run was trained, and compare curve and figures.
 
-    Exit status: 0 within the spread of the reference, 1 outside of it, 2 for bad input.
+    Exit status: 0 within the tolerance, 1 outside it, 2 for bad input.
     """
     check_conflicting_options(given_options(call), CONFLICTS)
     if not 0 < until <= 1:
-        raise UserError(f"--until is a share of the run, above 0 and at most 1, not {until:g}")
+        raise UserError(f"--until is a fraction of the run, above 0 and at most 1, not {until:g}")
     reference = find_reference(name)
     if run is None:
         run = out or _default_path(name)
@@ -93,7 +94,9 @@ def verify(
             until=until,
         )
         if signal := train_like(reference, run, _paced(options, reference, by)):
-            print_message(f"stopped; {run} can be compared in part: sparing verify {name} --run")
+            print_message(
+                f"stopped; to compare a part of it: sparing verify {name} --until FRACTION --run"
+            )
             return 128 + signal
     record = compare(reference, open_run(run), until=until)
     _print(record, as_json=as_json)
@@ -108,7 +111,7 @@ def _default_path(name: str) -> Path:
 def _paced(options: TrainOptions, reference: Reference, by: By) -> TrainOptions:
     pace = reference.pace()
     if by == "minutes" and pace is None:
-        raise UserError("the budget of this reference does not depend on the clock; use --by steps")
+        raise UserError("this recipe has no budget in minutes; use --by steps")
     return replace(options, pace=pace if by == "steps" else None)
 
 

@@ -18,12 +18,12 @@ FREQUENCY_BITS = 24
 FINGERPRINT_STEPS = 32
 
 Words = npt.NDArray[np.uint32]
-Chances = npt.NDArray[np.float64]
+Probabilities = npt.NDArray[np.float64]
 Progress = Callable[[int], object]
 """Is told the number of tokens just coded."""
-Coder = Callable[[IntArray, Chances], npt.NDArray[Any]]
-"""Takes the places (A,) of the next tokens in the text and their chances (A, V), and codes and
-returns these tokens."""
+Coder = Callable[[IntArray, Probabilities], npt.NDArray[Any]]
+"""Takes the positions (A,) of the next tokens in the text and their probabilities (A, V); codes
+and returns these tokens."""
 
 
 def encode(
@@ -32,11 +32,11 @@ def encode(
     """Return what a text of tokens `ids` is coded to, cut into lanes of almost equal length."""
     encoder, family = range_coder().RangeEncoder(), _family()
 
-    def code(places_A: IntArray, chances_AV: Chances) -> IntArray:
-        encoder.encode(ids[places_A].astype(np.int32), family, chances_AV)
+    def code(places_A: IntArray, probabilities_AV: Probabilities) -> IntArray:
+        encoder.encode(ids[places_A].astype(np.int32), family, probabilities_AV)
         return ids[places_A]
 
-    walk(read, len(ids), lanes, start, code, progress)
+    code_lanes(read, len(ids), lanes, start, code, progress)
     words: Words = encoder.get_compressed()
     return words
 
@@ -53,15 +53,15 @@ def decode(  # noqa: PLR0913  as `encode`, and the number of tokens
     decoder, family = range_coder().RangeDecoder(words), _family()
     ids = np.zeros(tokens, np.int64)
 
-    def code(places_A: IntArray, chances_AV: Chances) -> IntArray:
-        ids[places_A] = decoder.decode(family, chances_AV)
+    def code(places_A: IntArray, probabilities_AV: Probabilities) -> IntArray:
+        ids[places_A] = decoder.decode(family, probabilities_AV)
         return ids[places_A]
 
-    walk(read, tokens, lanes, start, code, progress)
+    code_lanes(read, tokens, lanes, start, code, progress)
     return ids
 
 
-def walk(  # noqa: PLR0913  as `encode`
+def code_lanes(  # noqa: PLR0913  as `encode`
     read: Reader, tokens: int, lanes: int, start: int, code: Coder, progress: Progress
 ) -> None:
     """Predict and code the tokens of all lanes step by step: the same for both directions."""
@@ -69,21 +69,21 @@ def walk(  # noqa: PLR0913  as `encode`
     begins_B, ends_B = edges[:-1], edges[1:]
     ids_B = np.full(lanes, start, np.int64)
     for step in range(int((ends_B - begins_B).max())):
-        chances_BV = to_chances(read(ids_B))
+        probabilities_BV = to_probabilities(read(ids_B))
         # In the last step some lanes have ended; they read a token that nothing follows.
         going_B = begins_B + step < ends_B
         ids_B = np.full(lanes, start, np.int64)
-        ids_B[going_B] = code((begins_B + step)[going_B], chances_BV[going_B])
+        ids_B[going_B] = code((begins_B + step)[going_B], probabilities_BV[going_B])
         progress(int(going_B.sum()))
 
 
-def to_chances(logits_BV: npt.NDArray[np.float64]) -> Chances:
+def to_probabilities(logits_BV: npt.NDArray[np.float64]) -> Probabilities:
     """Return probabilities that are whole multiples of 2^-24, none of them zero.
 
     So they are exact in float64, and so is their sum, which the coder relies on.
     """
     if not np.isfinite(logits_BV).all():
-        raise UserError("the model predicts numbers that are not finite")
+        raise UserError("the model predicts values that are not finite; use another checkpoint")
     exponential_BV = np.exp(logits_BV - logits_BV.max(-1, keepdims=True))
     share_BV = exponential_BV / exponential_BV.sum(-1, keepdims=True)
     total, size = 1 << FREQUENCY_BITS, logits_BV.shape[-1]
@@ -93,8 +93,8 @@ def to_chances(logits_BV: npt.NDArray[np.float64]) -> Chances:
     rest_B1 = total - counts_BV.sum(-1, keepdims=True)
     largest_B1 = np.take_along_axis(counts_BV, likeliest_B1, -1)
     np.put_along_axis(counts_BV, likeliest_B1, largest_B1 + rest_B1, -1)
-    chances_BV: Chances = counts_BV / total
-    return chances_BV
+    probabilities_BV: Probabilities = counts_BV / total
+    return probabilities_BV
 
 
 def take_fingerprint(read: Reader, vocab_size: int, lanes: int) -> bytes:
@@ -106,12 +106,12 @@ def take_fingerprint(read: Reader, vocab_size: int, lanes: int) -> bytes:
     digest, encoder, family = hashlib.sha256(), range_coder().RangeEncoder(), _family()
     ids = (np.arange(FINGERPRINT_STEPS * lanes, dtype=np.int64) * 7919 // 13) % vocab_size
 
-    def code(places_A: IntArray, chances_AV: Chances) -> IntArray:
-        digest.update(chances_AV.tobytes())
-        encoder.encode(ids[places_A].astype(np.int32), family, chances_AV)
+    def code(places_A: IntArray, probabilities_AV: Probabilities) -> IntArray:
+        digest.update(probabilities_AV.tobytes())
+        encoder.encode(ids[places_A].astype(np.int32), family, probabilities_AV)
         return ids[places_A]
 
-    walk(read, len(ids), lanes, 0, code, lambda count: None)
+    code_lanes(read, len(ids), lanes, 0, code, lambda count: None)
     digest.update(encoder.get_compressed().tobytes())
     return digest.digest()[:16]
 

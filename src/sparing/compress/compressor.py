@@ -123,12 +123,12 @@ class Compressor:
         with _threads(header.threads):
             if header.fingerprint != self._fingerprint(header.lanes, header.learning):
                 raise UserError(
-                    f"{name} cannot be decoded here, where the model predicts other numbers; it "
-                    f"was made by {header.maker}, and this is {describe_machine()}"
+                    f"{name} cannot be decoded here, where the model computes different numbers: "
+                    f"it was made by {header.maker}, and this is {describe_machine()}"
                 )
             data = self._decode(header, words, name, progress("decompress", header.tokens))
         if len(data) != header.size_bytes or hashlib.sha256(data).digest() != header.text_sha256:
-            raise UserError(f"{name} was decoded to another text than was compressed; it is lost")
+            raise UserError(f"{name} does not decode to the original text; it is lost")
         return data
 
     def verify(

@@ -91,7 +91,9 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError):
         # A number of more than 4300 digits, or brackets in thousands of brackets.
-        raise UserError(f"{where}: its JSON is too deep or has too long a number") from None
+        raise UserError(
+            f"{where}: its JSON is nested too deeply or holds too long a number"
+        ) from None
     if not isinstance(found, dict):
         raise UserError(f"{where}: it must be a JSON object, not {shown(found)}")
     return found
@@ -105,7 +107,7 @@ def _field(record: dict[str, Any], field: str, where: str) -> str:
 
 def _checked(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{where}: {column!r} must be a text, not {shown(value)}")
+        raise UserError(f"{where}: {column!r} must be a string, not {shown(value)}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -151,7 +153,7 @@ def _check_column(schema: Any, arrow: Any, name: str, column: str) -> None:
     # A categorical column holds its texts in a dictionary.
     kind = kinds[0].value_type if arrow.types.is_dictionary(kinds[0]) else kinds[0]
     if str(kind) not in STRINGS:
-        raise UserError(f"{name}: column {column!r} must hold texts, not {kinds[0]}")
+        raise UserError(f"{name}: column {column!r} must hold strings, not {kinds[0]}")
 
 
 @contextmanager

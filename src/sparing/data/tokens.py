@@ -47,7 +47,7 @@ class DataConfig:
     corpus: str = "python-stdlib"
     """A name from `sparing data list`, or a path to a file or folder of text."""
     vocab: VocabKind = "bytes"
-    """What one token is."""
+    """Type of token."""
     vocab_size: int | None = None
     """Number of pieces to train (pieces and par-pieces only); None: 8192, or 12000 for
     par-pieces."""

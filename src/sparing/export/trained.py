@@ -46,4 +46,4 @@ def new_folder(out: Path) -> Iterator[Path]:
         written = os.stat(scratch)
         yield scratch
     if not os.path.samestat(written, os.stat(out)):
-        raise UserError(f"{out} was made by another process just now; nothing was written")
+        raise UserError(f"another process has just created {out}; nothing was written")

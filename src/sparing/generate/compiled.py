@@ -120,7 +120,9 @@ def is_compiled(model: LanguageModel) -> bool:
 def compile_step(model: LanguageModel) -> None:
     """Have texts of this model written by compiled code, which is compiled if it is not cached."""
     if model.device.type != "cpu" or next(model.parameters()).dtype != torch.float32:
-        raise UserError("only models on a CPU, in float32, are compiled; leave that out")
+        raise UserError(
+            "only models on a CPU in float32 can be compiled; load the model on device cpu"
+        )
     model.eval()
     folder = _folder(model)
     if not (folder / FILE).exists():
@@ -133,7 +135,7 @@ def compile_step(model: LanguageModel) -> None:
 
 def _build(model: LanguageModel, folder: Path) -> None:
     if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
-        raise UserError(f"there is no C++ compiler {compiler!r} to compile the model with")
+        raise UserError(f"there is no C++ compiler {compiler!r}; install one, or name it in CXX")
     with atomic_folder(folder) as scratch:
         try:
             _compile(model, scratch / FILE)
@@ -142,7 +144,9 @@ def _build(model: LanguageModel, folder: Path) -> None:
             reason = str(problem).strip().split("\n")[0]
             raise UserError(f"this model cannot be compiled here: {reason}") from problem
         if not difference <= TOLERANCE:
-            raise UserError(f"the compiled model is wrong by {difference:.1e} here; leave it out")
+            raise UserError(
+                f"compiled code differs from the model by {difference:.1e} here; do not compile"
+            )
 
 
 def _compile(model: LanguageModel, path: Path) -> None:

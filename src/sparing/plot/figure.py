@@ -102,7 +102,7 @@ def figure_path(out: Path | None, folder: Path, name: str) -> Path:
     """Path of a picture: `out` if given, else `name`.png in `folder`."""
     path = out or folder / f"{name}.png"
     if path.suffix.lower().removeprefix(".") not in FORMATS:
-        raise UserError(f"cannot draw into {path}; its name must end in .png or .svg")
+        raise UserError(f"cannot write a figure to {path}; its name must end in .png or .svg")
     return path
 
 

@@ -33,7 +33,7 @@ def load_start(
     if init is None or name:
         return load_recipe(name, path, resume=resume)
     if corpus is None:
-        raise UserError("name the text to tune on with --data, or a recipe that has one")
+        raise UserError("name the text to fine-tune on with --data, or a recipe that has one")
     return tuning_recipe(init)
 
 

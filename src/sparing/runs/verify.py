@@ -223,7 +223,7 @@ def _notes(reference: Reference, folder: RunFolder, ours: Curve, by: By) -> Iter
     else:
         yield f"{speed:.2f} times the speed of the reference"
     if reference.texts != (found := read_texts(folder.path)) and reference.texts and found:
-        yield "another text than the reference's, so that its spread does not apply"
+        yield "trained on another text than the reference, so the tolerance does not apply"
     here = read_provenance(folder.path)
     for name in ("device", "precision"):
         there, now = getattr(reference, name), here.get(name)

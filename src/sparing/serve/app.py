@@ -14,12 +14,17 @@ from starlette.exceptions import HTTPException
 
 from sparing import __version__, units
 from sparing.serve import schema
-from sparing.serve.completions import Answer, encode_prompt, top_bytes, write_requests
+from sparing.serve.completions import (
+    CompletionResponse,
+    encode_prompt,
+    generate_requests,
+    top_bytes,
+)
 from sparing.serve.errors import ApiError, error_body
 from sparing.serve.guard import Guard
 from sparing.serve.metrics import Metrics
-from sparing.serve.requests import Looked, LookRequest, Scored, ScoreRequest
-from sparing.serve.service import Answers, Service
+from sparing.serve.requests import AttentionRequest, AttentionResult, ScoreRequest, ScoreResult
+from sparing.serve.service import Events, Service
 
 T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
@@ -29,15 +34,15 @@ EVENT = {"type": "object", "properties": {"data": {"type": "string"}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.ErrorBody, "description": description}
     for status, description in {
-        400: "Something in the request is wrong; nothing was done.",
+        400: "The request is invalid; nothing was done.",
         401: "The token is missing or wrong.",
         404: "There is no such model.",
         408: "The request did not arrive in time.",
         413: "The body is too long.",
-        429: "The queue is full: try again after `Retry-After` seconds.",
-        500: "An error of the server.",
+        429: "The queue is full; try again after `Retry-After` seconds.",
+        500: "Internal server error.",
         503: "The server is shutting down.",
-        504: "The answer was not complete in time.",
+        504: "The answer was not finished in time.",
     }.items()
 }
 
@@ -58,7 +63,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     _add_errors(app)
     _add_probes(app, service, metrics)
     _add_completions(app, service)
-    _add_looks(app, service)
+    _add_scores(app, service)
     if (PAGE / "index.html").is_file():
         app.mount("/page", StaticFiles(directory=PAGE), name="page")
         app.add_api_route("/", _page, include_in_schema=False)
@@ -71,7 +76,7 @@ async def _page() -> Response:
 
 def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
     stopped: dict[int | str, dict[str, Any]] = {
-        503: {"model": schema.State, "description": "It does not."}
+        503: {"model": schema.State, "description": "It does not work, or accepts no requests."}
     }
 
     @app.get("/health", responses={200: {"model": schema.State}, **stopped})
@@ -82,13 +87,13 @@ def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
     @app.get("/ready", responses={200: {"model": schema.State}, **stopped})
     async def ready() -> Response:
-        """Whether the server takes requests; if not, send them elsewhere."""
+        """Whether the server accepts requests; if not, send them elsewhere."""
         status = ("ready", 200) if service.open else ("stopping", 503)
         return JSONResponse({"status": status[0]}, status[1])
 
     @app.get("/metrics", response_class=Response, responses={401: PROBLEMS[401]})
-    async def figures() -> Response:
-        """Figures for Prometheus."""
+    async def prometheus() -> Response:
+        """Metrics for Prometheus."""
         return Response(metrics.page(), media_type="text/plain; version=0.0.4")
 
     @app.get("/v1/models", responses={200: {"model": schema.ModelList}, 401: PROBLEMS[401]})
@@ -108,14 +113,15 @@ def _add_completions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/completions", responses={**done, **PROBLEMS})
     async def completions(asked: schema.CompletionRequest, request: Request) -> Response:
-        """Go on from a prompt; with `stream`, as server-sent events."""
+        """Continue a prompt; with `stream`, as server-sent events."""
         model = service.model(asked.model)
-        requests = write_requests(model, asked, service.limits)
-        answers, answer = Answers(model.engine, requests), Answer(model, asked, requests)
+        requests = generate_requests(model, asked, service.limits)
+        response = CompletionResponse(model, asked, requests)
+        events = Events(model.engine, requests)
         if not asked.stream:
-            async with answers:
-                return JSONResponse(await _unless_gone(request, answer.whole(answers)))
-        chunks = answer.chunks(answers)
+            async with events:
+                return JSONResponse(await _unless_gone(request, response.whole(events)))
+        chunks = response.chunks(events)
         # What goes wrong before the first chunk is still answered with a status of its own.
         first = await _unless_gone(request, anext(chunks))
         return StreamingResponse(_with_first(first, chunks), media_type="text/event-stream")
@@ -128,7 +134,7 @@ async def _with_first(first: str, rest: AsyncGenerator[str]) -> AsyncIterator[st
             yield chunk
 
 
-def _add_looks(app: FastAPI, service: Service) -> None:
+def _add_scores(app: FastAPI, service: Service) -> None:
     @app.post("/score", responses={200: {"model": schema.Scores}, **PROBLEMS})
     async def score(asked: schema.ScoreTexts, request: Request) -> Response:
         """Log-probability and bits per byte of texts, each from its own beginning."""
@@ -137,28 +143,28 @@ def _add_looks(app: FastAPI, service: Service) -> None:
         if any(len(ids) == 0 for ids in every):
             raise ApiError(400, "a text has no tokens; leave it out", param="texts")
         requests = [ScoreRequest(ids=ids, top=asked.top) for ids in every]
-        async with Answers(model.engine, requests) as answers:
-            found = await _unless_gone(request, _collect(answers, Scored, len(requests)))
+        async with Events(model.engine, requests) as events:
+            found = await _unless_gone(request, _collect(events, ScoreResult, len(requests)))
         sizes = [len(text.encode()) for text in asked.texts]
         scores = [_score(each, size) for each, size in zip(found, sizes, strict=True)]
         return JSONResponse({"model": model.id, "scores": scores})
 
     @app.post("/attention", responses={200: {"model": schema.Attention}, **PROBLEMS})
     async def attention(asked: schema.AttentionText, request: Request) -> Response:
-        """Where the heads look at the last token of a text."""
+        """What the heads attend to from the last token of a text."""
         model = service.model(asked.model)
         ids = encode_prompt(model, asked.text, service.limits, "text")
         if not (model.card["attention"] and len(ids)):
-            what = "the text has no tokens" if model.card["attention"] else "the model shows none"
-            raise ApiError(400, f"there is no attention to show: {what}")
-        async with Answers(model.engine, [LookRequest(ids=ids)]) as answers:
-            (found,) = await _unless_gone(request, _collect(answers, Looked, 1))
+            what = "the text is empty" if model.card["attention"] else "not for this model"
+            raise ApiError(400, f"no attention weights: {what}")
+        async with Events(model.engine, [AttentionRequest(ids=ids)]) as events:
+            (found,) = await _unless_gone(request, _collect(events, AttentionResult, 1))
         return JSONResponse({"model": model.id, "length": len(ids), "layers": _layers(found)})
 
 
-async def _collect(answers: Answers, kind: type[T], count: int) -> Sequence[T]:
+async def _collect(events: Events, kind: type[T], count: int) -> Sequence[T]:
     found = dict[int, T]()
-    async for index, event in answers:
+    async for index, event in events:
         assert isinstance(event, kind)
         found[index] = event
     return [found[index] for index in range(count)]
@@ -182,7 +188,7 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _score(found: Scored, size: int) -> dict[str, Any]:
+def _score(found: ScoreResult, size: int) -> dict[str, Any]:
     loss_nats = -sum(score.logprob for score in found.scores)
     return {
         "bytes": size,
@@ -195,7 +201,7 @@ def _score(found: Scored, size: int) -> dict[str, Any]:
     }
 
 
-def _layers(found: Looked) -> list[dict[str, Any]]:
+def _layers(found: AttentionResult) -> list[dict[str, Any]]:
     layers = []
     for layer, weights_HS in sorted(found.weights.items()):
         windows = found.windows.get(layer, [None] * len(weights_HS))
@@ -236,4 +242,4 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(request: Request, problem: Exception) -> Response:
-        return JSONResponse(error_body(500, "an error of the server; its log has the details"), 500)
+        return JSONResponse(error_body(500, "internal server error; see the server's log"), 500)

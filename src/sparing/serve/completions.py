@@ -13,9 +13,9 @@ from sparing.errors import UserError
 from sparing.generate.sampling import SamplingConfig
 from sparing.serve.errors import ApiError
 from sparing.serve.limits import Limits
-from sparing.serve.requests import Event, Ids, Piece, TokenScore, WriteRequest
+from sparing.serve.requests import Event, GenerateRequest, Ids, Piece, TokenScore
 from sparing.serve.schema import CompletionRequest
-from sparing.serve.service import Answers, Model
+from sparing.serve.service import Events, Model
 
 MAX_TOKENS = 16
 """OpenAI's default."""
@@ -36,18 +36,20 @@ def encode_prompt(model: Model, prompt: str | Sequence[int], limits: Limits, par
     if len(ids) > limits.prompt_tokens:
         raise ApiError(
             400,
-            f"{len(ids)} tokens are more than the limit of {limits.prompt_tokens}",
+            f"the text has {len(ids)} tokens; the limit is {limits.prompt_tokens}",
             param=param,
             code="context_length_exceeded",
         )
     return ids
 
 
-def write_requests(model: Model, asked: CompletionRequest, limits: Limits) -> list[WriteRequest]:
+def generate_requests(
+    model: Model, asked: CompletionRequest, limits: Limits
+) -> list[GenerateRequest]:
     """One request for each choice of each prompt, in the order of their indices."""
     count = asked.n or 1
     if asked.best_of not in (None, count):
-        raise ApiError(400, "best_of must be n, or be left out", param="best_of")
+        raise ApiError(400, "best_of must equal n, or be left out", param="best_of")
     prompts = _prompts(asked.prompt)
     if len(prompts) * count > limits.lanes + limits.queue:
         most = limits.lanes + limits.queue
@@ -57,12 +59,12 @@ def write_requests(model: Model, asked: CompletionRequest, limits: Limits) -> li
         raise ApiError(400, f"max_tokens must be at most {limits.max_tokens}", param="max_tokens")
     seed = secrets.randbits(48) if asked.seed is None else asked.seed
     stop = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
-    requests = list[WriteRequest]()
+    requests = list[GenerateRequest]()
     for prompt in prompts:
         ids = encode_prompt(model, prompt, limits, "prompt")
         text = encode_text(prompt) if isinstance(prompt, str) else model.lm.vocab.decode(ids)
         requests += [
-            WriteRequest(
+            GenerateRequest(
                 ids=ids,
                 text=text,
                 length=length,
@@ -93,10 +95,10 @@ def _prompts(given: Any) -> list[str | list[int]]:
     return list(given)
 
 
-class Answer:
+class CompletionResponse:
     """The JSON of one completion: whole, or chunk by chunk."""
 
-    def __init__(self, model: Model, asked: CompletionRequest, requests: Sequence[WriteRequest]):
+    def __init__(self, model: Model, asked: CompletionRequest, requests: Sequence[GenerateRequest]):
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -107,20 +109,20 @@ class Answer:
         self._usage_wanted = bool(asked.stream_options and asked.stream_options.include_usage)
         self._written = [0] * len(requests)
 
-    async def whole(self, answers: Answers) -> dict[str, Any]:
+    async def whole(self, events: Events) -> dict[str, Any]:
         """Wait for all choices."""
         found = [list[Piece]() for _ in self._requests]
-        async for index, event in answers:
+        async for index, event in events:
             found[index].append(self._note(index, event))
         choices = [self._choice(index, pieces) for index, pieces in enumerate(found)]
         return {**self._head, "choices": choices, "usage": self._usage()}
 
-    async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
+    async def chunks(self, events: Events) -> AsyncGenerator[str]:
         """Yield server-sent events. An error before the first is raised, a later one sent."""
         begun = False
-        async with answers:
+        async with events:
             try:
-                async for index, event in answers:
+                async for index, event in events:
                     choice = self._choice(index, [self._note(index, event)])
                     yield _sent({**self._head, "choices": [choice], **self._no_usage()})
                     begun = True

@@ -1,7 +1,7 @@
-"""One model and all requests for it: read in turn, written together. Knows nothing of HTTP.
+"""One model and all its requests: prompts read in turn, text generated in one batch. No HTTP.
 
 Everything that touches the model happens in one thread. Between two tokens lanes join and leave;
-between two chunks of a prompt every other lane writes a token. Axes: B lanes, V vocabulary.
+between two chunks of a prompt every other lane generates a token. Axes: B lanes, V vocabulary.
 """
 
 import sys
@@ -21,11 +21,11 @@ from sparing.generate.decode import eval_step
 from sparing.generate.sampling import SamplingConfig, sample
 from sparing.lm import LM
 from sparing.serve.job import Counts, Job
-from sparing.serve.lanes import Lanes, Sight
+from sparing.serve.lanes import AttentionReader, Lanes
 from sparing.serve.limits import Limits
 from sparing.serve.prefixes import Prefix, PrefixCache
 from sparing.serve.requests import Deliver, Failed, Request
-from sparing.serve.tasks import Writing, task_for
+from sparing.serve.tasks import GenerateTask, task_for
 
 
 class FullQueueError(Exception):
@@ -47,7 +47,7 @@ class Engine:
         self._open, self._running = True, True
         with eval_step(lm.model, lm.hardware):
             self._lanes = Lanes(lm, limits.lanes, limits.chunk)
-            self._sight = Sight(lm)
+            self._attention = AttentionReader(lm)
         self._jobs: list[Job | None] = [None] * limits.lanes
         self._cache = PrefixCache(limits.cache_bytes, limits.chunk)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -133,7 +133,7 @@ class Engine:
         limit_s, late = self.limits.time_s, list[Job]()
         for job in self._all():
             if self._clock() > job.arrived_s + limit_s:
-                job.send(Failed("timeout", f"the answer was not complete after {limit_s:g} s"))
+                job.send(Failed("timeout", f"the answer was not finished after {limit_s:g} s"))
                 late.append(job)
         if late:
             self.cancel(late)
@@ -151,7 +151,7 @@ class Engine:
                 admitted = self._jobs[lane] = self._waiting.popleft()
                 self.counts.queued = len(self._waiting)
             with self._guarded(admitted):
-                admitted.task = task_for(self._lanes, self._sight, admitted.request)
+                admitted.task = task_for(self._lanes, self._attention, admitted.request)
 
     def _read(self) -> None:
         """Read a chunk of one prompt. What needs no reading is finished on the way."""
@@ -213,7 +213,7 @@ class Engine:
         if (answer := task.finish()) is not None:
             job.send(answer)
             return
-        assert isinstance(task, Writing)
+        assert isinstance(task, GenerateTask)
         self._lanes.write(self._jobs.index(job))
         job.last_V = self._lanes.logits(hidden_D)
         if (echo := task.opening()) is not None:
@@ -226,7 +226,7 @@ class Engine:
             job = self._jobs[lane]
             assert job is not None
             with self._guarded(job):
-                assert isinstance(job.task, Writing)
+                assert isinstance(job.task, GenerateTask)
                 assert job.last_V is not None
                 self.counts.tokens_written += 1
                 if (piece := job.task.write(id, job.last_V)) is not None:
@@ -258,7 +258,7 @@ class Engine:
         for lane, job in enumerate(self._jobs):
             if job is None or not job.writing or job.last_V is None:
                 continue
-            assert isinstance(job.task, Writing)
+            assert isinstance(job.task, GenerateTask)
             config = replace(job.task.request.sampling, seed=0)
             alike.setdefault(config, []).append((lane, job.last_V, job.task.draw()))
         chosen = dict[int, int]()
@@ -283,4 +283,4 @@ class Engine:
     def _fail(self, job: Job) -> None:
         self.counts.failures += 1
         traceback.print_exc(file=sys.stderr)
-        job.send(Failed("error", "an error of the server; its log has the details"))
+        job.send(Failed("error", "internal server error; see the server's log"))

@@ -90,7 +90,9 @@ class Guard:
                 given.strip().encode("latin-1"), self._token.encode()
             ):
                 raise ApiError(
-                    401, "a token is needed: Authorization: Bearer TOKEN", code="invalid_token"
+                    401,
+                    "missing or wrong token; send Authorization: Bearer TOKEN",
+                    code="invalid_token",
                 )
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._limits.body_bytes:
@@ -100,7 +102,7 @@ class Guard:
 def _check_host(host: str) -> None:
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     if name and not is_loopback(name):
-        raise ApiError(421, "this server answers to localhost only", code="wrong_host")
+        raise ApiError(421, "this server accepts requests to localhost only", code="wrong_host")
 
 
 def too_large(limit: int) -> ApiError:

@@ -22,7 +22,7 @@ BLOCK = 512
 blocks that divide it, so that empty slots after those of a lane change nothing."""
 
 
-class Kept(NamedTuple):
+class LaneState(NamedTuple):
     """What a lane holds, without the slots that it has not reached. It never changes."""
 
     read: int
@@ -94,15 +94,17 @@ class Lanes:
         self._used[lane] = max(self._used[lane], self._read[lane])
         self._read[lane] = 0
 
-    def keep(self, lane: int) -> Kept:
+    def keep(self, lane: int) -> LaneState:
         """Copy what a lane holds that reads."""
         read = self._read[lane]
         rings = {name: ring[lane : lane + 1] for name, ring in self._rings.items()}
         if self._narrow:
             rings = narrow_rings(rings, read)
-        return Kept(read, {k: v.clone() for k, v in [*rings.items(), *self._reading[lane].items()]})
+        return LaneState(
+            read, {k: v.clone() for k, v in [*rings.items(), *self._reading[lane].items()]}
+        )
 
-    def restore(self, lane: int, kept: Kept) -> None:
+    def restore(self, lane: int, kept: LaneState) -> None:
         """Be as when it was kept."""
         self._clear(lane)
         rings, self._reading[lane] = split_rings(kept.state)
@@ -141,8 +143,8 @@ def _is_narrowable(model: LanguageModel, chunk: int) -> bool:
     return torch.allclose(whole.hidden_BTD, part.hidden_BTD, rtol=1e-3, atol=1e-5)
 
 
-class Sight:
-    """Reads a text to see where the heads look; slower, and with a state of its own."""
+class AttentionReader:
+    """Reads a text to show attention weights; slower than `Lanes`, with its own state."""
 
     def __init__(self, lm: LM) -> None:
         self.lm, self._model = lm, _with_buffers_of_its_own(lm.model)

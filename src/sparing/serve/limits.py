@@ -33,6 +33,6 @@ class Limits:
             if getattr(self, name) < 1:
                 raise UserError(f"{name.replace('_', ' ')} must be at least 1")
         if self.queue < 0 or self.cache_bytes < 0:
-            raise UserError("the queue and the cache must not be negative; 0 switches them off")
+            raise UserError("--queue and --cache must not be negative; 0 switches them off")
         if not self.time_s > 0:
             raise UserError(f"the time limit must be above 0, not {self.time_s}")

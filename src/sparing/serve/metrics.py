@@ -18,7 +18,7 @@ COUNTERS = {
     "steps": "Steps of all lanes together.",
     "step_s": "Seconds spent on steps and on choosing tokens.",
     "read_s": "Seconds spent on reading.",
-    "failures": "Requests that ended in an error of the server.",
+    "failures": "Requests that ended in an internal server error.",
 }
 GAUGES = {
     "queued": "Texts waiting for a lane.",

@@ -19,6 +19,8 @@ def open_models(
         lm = open_lm(run_or_bundled(path), hardware, checkpoint)
         name = lm.config.recipe if path is None else path.resolve().name
         if name in found:
-            raise UserError(f"two runs are named {name}; rename one, as requests name their model")
+            raise UserError(
+                f"two runs are named {name}; rename one, as requests choose a model by name"
+            )
         found[name] = lm
     return found

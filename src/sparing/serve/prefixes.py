@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from sparing.serve.lanes import Kept
+from sparing.serve.lanes import LaneState
 from sparing.serve.requests import Ids
 
 MARKS = 65536
@@ -22,7 +22,7 @@ MARKS = 65536
 class Prefix(NamedTuple):
     """A beginning that was read before."""
 
-    kept: Kept
+    kept: LaneState
     hidden_D: Tensor
     """The model's last layer at the end of it."""
 

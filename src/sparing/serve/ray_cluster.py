@@ -40,7 +40,7 @@ class RayOptions:
     def __post_init__(self) -> None:
         if self.replicas < 1 or (self.most is not None and self.most < self.replicas):
             raise UserError(
-                "there must be at least one replica, and not fewer at most than at first"
+                "--replicas must be at least 1, and --max-replicas not below --replicas"
             )
 
     def scaling(self, limits: Limits) -> dict[str, Any]:

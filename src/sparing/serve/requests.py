@@ -15,7 +15,7 @@ Reason = Literal["refused", "timeout", "error"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriteRequest:
+class GenerateRequest:
     """Continue a prompt."""
 
     ids: Ids
@@ -41,13 +41,13 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LookRequest:
-    """Where the heads look at the last token of a text."""
+class AttentionRequest:
+    """Attention weights at the last token of a text."""
 
     ids: Ids
 
 
-Request = WriteRequest | ScoreRequest | LookRequest
+Request = GenerateRequest | ScoreRequest | AttentionRequest
 
 
 class TokenScore(NamedTuple):
@@ -71,13 +71,13 @@ class Piece(NamedTuple):
     """Tokens written so far."""
 
 
-class Scored(NamedTuple):
+class ScoreResult(NamedTuple):
     """The tokens of a text."""
 
     scores: list[TokenScore]
 
 
-class Looked(NamedTuple):
+class AttentionResult(NamedTuple):
     """Weights (H, S) of each layer, oldest position first; learned windows where there are any."""
 
     weights: dict[int, npt.NDArray[np.float32]]
@@ -91,7 +91,7 @@ class Failed(NamedTuple):
     message: str
 
 
-Event = Piece | Scored | Looked | Failed
+Event = Piece | ScoreResult | AttentionResult | Failed
 Deliver = Callable[[Event], Any]
 
 

@@ -60,7 +60,7 @@ class Service:
             known = ", ".join(self.models)
             raise ApiError(
                 404,
-                f"no model has this name; known: {known}",
+                f"no model has this name; choose one of: {known}",
                 param="model",
                 code="model_not_found",
             )
@@ -72,8 +72,8 @@ class Service:
             model.engine.close(wait_s=wait_s)
 
 
-class Answers:
-    """The events of several requests that belong together. Leaving it frees their lanes."""
+class Events:
+    """The events of several requests that belong together. Leaving the block frees their lanes."""
 
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         self._engine, self._left = engine, len(requests)

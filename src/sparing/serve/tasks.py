@@ -14,18 +14,18 @@ from sparing.data.vocab import Vocab
 from sparing.generate.text import Finish, Transcript, missing_space
 from sparing.lm import LM
 from sparing.models.api import State
-from sparing.serve.lanes import Lanes, Sight
+from sparing.serve.lanes import AttentionReader, Lanes
 from sparing.serve.requests import (
+    AttentionRequest,
+    AttentionResult,
     Event,
+    GenerateRequest,
     Ids,
-    Looked,
-    LookRequest,
     Piece,
     Request,
-    Scored,
     ScoreRequest,
+    ScoreResult,
     TokenScore,
-    WriteRequest,
 )
 
 
@@ -66,16 +66,16 @@ class Task:
         raise NotImplementedError
 
 
-def task_for(lanes: Lanes, sight: Sight, request: Request) -> Task:
+def task_for(lanes: Lanes, attention: AttentionReader, request: Request) -> Task:
     """Begin to work on a request."""
-    if isinstance(request, WriteRequest):
-        return Writing(lanes, request)
+    if isinstance(request, GenerateRequest):
+        return GenerateTask(lanes, request)
     if isinstance(request, ScoreRequest):
-        return Scoring(lanes, request.ids, request.top)
-    return Looking(lanes, sight, request)
+        return ScoreTask(lanes, request.ids, request.top)
+    return AttentionTask(lanes, attention, request)
 
 
-class Scoring(Task):
+class ScoreTask(Task):
     """Log-probabilities of all tokens of a text."""
 
     from_prefix = False
@@ -94,42 +94,42 @@ class Scoring(Task):
 
     def finish(self) -> Event | None:
         """See `Task`."""
-        return Scored(self.scores)
+        return ScoreResult(self.scores)
 
 
-class Looking(Task):
+class AttentionTask(Task):
     """Attention weights at the last token of a text."""
 
     from_prefix = False
     one_at_a_time = True
 
-    def __init__(self, lanes: Lanes, sight: Sight, request: LookRequest) -> None:
+    def __init__(self, lanes: Lanes, attention: AttentionReader, request: AttentionRequest) -> None:
         super().__init__(lanes, request.ids[:-1])
-        self._sight, self._last = sight, int(request.ids[-1])
+        self._attention, self._last = attention, int(request.ids[-1])
         self._state: State | None = None
 
     def read_chunk(self, lane: int) -> Tensor:
         """See `Task`. The lane stays as it is."""
         ids = self.ids[self.read : self.read + self.lanes.chunk]
-        self._state = self._sight.read(ids, self._state)
+        self._state = self._attention.read(ids, self._state)
         self.read += len(ids)
         return torch.empty(0)
 
     def finish(self) -> Event | None:
         """See `Task`."""
         assert self._state is not None
-        found = self._sight.look(self._last, self._state)
+        found = self._attention.look(self._last, self._state)
         weights = {layer: each_HS.float().cpu().numpy() for layer, each_HS in found.items()}
-        return Looked(weights, learned_windows(self.lanes.lm, list(weights)))
+        return AttentionResult(weights, learned_windows(self.lanes.lm, list(weights)))
 
 
-class Writing(Task):
+class GenerateTask(Task):
     """A prompt, and the text that is written after it."""
 
-    def __init__(self, lanes: Lanes, request: WriteRequest) -> None:
+    def __init__(self, lanes: Lanes, request: GenerateRequest) -> None:
         super().__init__(lanes, request.ids)
         self.request = request
-        self._prompt = Scoring(lanes, request.ids, request.top or 0)
+        self._prompt = ScoreTask(lanes, request.ids, request.top or 0)
         self.from_prefix = not (request.echo and request.top is not None)
         last = self.vocab.token_bytes(int(request.ids[-1])) if len(request.ids) else b""
         opening = missing_space(request.text, last)

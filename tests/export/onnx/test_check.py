@@ -73,7 +73,7 @@ def test_logits_that_are_no_numbers_are_refused(compare: Any) -> None:
 
 
 def test_another_text_is_refused(compare: Any) -> None:
-    with pytest.raises(UserError, match="another text"):
+    with pytest.raises(UserError, match="a different text"):
         compare(Graphs(50.0, calls=range(9, 12)))
 
 

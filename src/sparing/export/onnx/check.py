@@ -83,7 +83,9 @@ class Pair:
             wanted_BV, found_BV = self.read(tokens_B1)
             tokens_B1 = wanted_BV.argmax(-1, keepdim=True)
             if same and self._differs(wanted_BV, tokens_B1, found_BV.argmax(-1, keepdim=True)):
-                raise UserError("the exported graphs write another text; nothing was written")
+                raise UserError(
+                    "the exported graphs generate a different text; nothing was written"
+                )
 
     def _differs(self, wanted_BV: Tensor, tokens_B1: Tensor, other_B1: Tensor) -> bool:
         """Whether the graphs choose other tokens, and not of several equally probable ones."""
