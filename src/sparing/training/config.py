@@ -27,11 +27,11 @@ class TrainConfig:
     random_epoch_offset: bool = False
     """Start every epoch but the first at a random offset, so that segments are cut differently."""
     shuffle_chunk: int | None = None
-    """Read the text of every epoch in another order, in chunks of this many tokens (64k to 256k
-    are usual), a multiple of `segment`; None: in the order of the text."""
+    """Shuffle the text in every epoch, in chunks of this many tokens (64k to 256k are usual), a
+    multiple of `segment`; None: read it in order."""
     shuffle_reset: bool = False
-    """Reset the state of a lane where it begins a chunk of `shuffle_chunk`, instead of carrying it
-    on from the chunk before."""
+    """Reset the state of a lane at the start of each chunk of `shuffle_chunk`, instead of carrying
+    it over from the chunk before."""
     state_reset: float = 0.0
     """Probability that a lane's state is reset before a segment."""
     lr_by_length: bool = False
@@ -61,8 +61,8 @@ class TrainConfig:
     checkpoint_every: int = 500
     """Steps between two checkpoints."""
     keep_state: bool = True
-    """Save optimizer and carried state, often gigabytes, with the last checkpoint of a run that has
-    used up its budget; without them it can only be continued by a second pass."""
+    """Save optimizer and carried state, often gigabytes, with the last checkpoint of a finished
+    run; without them, the run can only be continued by a second pass."""
     bad_steps: int = 3
     """Consecutive steps with non-finite loss or gradients before rolling back to a checkpoint."""
 

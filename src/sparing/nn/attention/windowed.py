@@ -244,9 +244,9 @@ class WindowedAttentionConfig(BlockConfig):
     head_dim: int = 64
     """Width of a head."""
     span_limit: int = 8192
-    """The farthest a head may learn to look, in positions."""
+    """Longest span that a head can learn, in positions."""
     span_starts: tuple[float, ...] = (32, 64, 128, 256, 512, 1024, 1536, 2048)
-    """First spans of the heads, used in turn; a start beyond the limit is cut to it."""
+    """Initial spans, assigned to the heads in turn and cut to the limit."""
     span_penalty: float = 0.0
     """Nats per token added to the loss for each position of the mean span."""
     ramp: int = 32
@@ -257,8 +257,8 @@ class WindowedAttentionConfig(BlockConfig):
     """Pair each value with the key of the position before it: a query that matches a position reads
     what came next there."""
     rotary_fraction: float = 1.0
-    """Share of a head's channels that are rotated by position; the others compare content alone,
-    at any distance. At 0, only the window tells near from far."""
+    """Fraction of a head's channels that are rotated by position; the others compare content only,
+    at any distance. At 0, a head tells near from far by its window alone."""
 
     def __post_init__(self) -> None:
         check_counts(heads=self.heads)

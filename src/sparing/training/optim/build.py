@@ -71,8 +71,8 @@ class OptimConfig:
     tensor_clip: float = 0.0
     """`adagrad` only: largest gradient norm of a single tensor; 0 turns it off."""
     ema_decay: float = 0.0
-    """Decay per step of an exponential moving average of the weights, which is what is validated
-    and saved as `best`; 0 turns it off. Not for `asgd` and `ntasgd`, which have their own mean."""
+    """Decay per step of an exponential moving average of the weights, which is evaluated and saved
+    as `best`; 0 turns it off. Not for `asgd` and `ntasgd`, which have their own mean."""
     lookahead: bool = False
     """Whether to use Lookahead: every fifth step slow weights move 0.8 of the way."""
 
