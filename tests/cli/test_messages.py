@@ -63,7 +63,7 @@ def test_help_texts_fit_80_columns_and_explain_what_a_run_is(
         # A line that does not fit would be cut off like this.
         assert not re.search(r"[a-z]\.\.\.$", said, re.MULTILINE), said
         if found := re.search(r"^  RUN(\.\.\.)? .*(?:\n {8}.*)*", said, re.MULTILINE):
-            assert re.search(r"Folders? that `sparing (train|search)` made", found[0]), said
+            assert re.search(r"Folders? written by `sparing (train|search)`", found[0]), said
             explained += 1
     assert explained >= 6
 

@@ -166,7 +166,7 @@ def test_every_one_of_500_damaged_files_is_refused() -> None:
         if changed == blob:
             continue
         count += 1
-        with pytest.raises(UserError, match=r"^x (is damaged|was |has format|cannot be decoded)"):
+        with pytest.raises(UserError, match=r"^x (is damaged|was |has format|cannot be decoded|does not decode)"):
             SMALL.decompress(changed, name="x")
 
 
@@ -177,7 +177,7 @@ def test_words_that_no_text_is_coded_to_are_refused() -> None:
         with pytest.raises(UserError, match=r"^x "):
             SMALL.decompress(write_container(header, changed), name="x")
     swapped = replace(header, text_sha256=header.model_sha256)
-    with pytest.raises(UserError, match=r"^x was decoded to another text"):
+    with pytest.raises(UserError, match=r"^x does not decode to the original text"):
         SMALL.decompress(write_container(swapped, words), name="x")
 
 
