@@ -166,7 +166,9 @@ def test_every_one_of_500_damaged_files_is_refused() -> None:
         if changed == blob:
             continue
         count += 1
-        with pytest.raises(UserError, match=r"^x (is damaged|was |has format|cannot be decoded|does not decode)"):
+        with pytest.raises(
+            UserError, match=r"^x (is damaged|was |has format|cannot be decoded|does not decode)"
+        ):
             SMALL.decompress(changed, name="x")
 
 

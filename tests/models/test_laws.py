@@ -252,7 +252,7 @@ def test_a_static_state_goes_on_where_a_carried_one_stands(name: str, early: int
         assert name == "adaptive_span expire"
         return
     assert all(torch.equal(tensor, before[key]) for key, tensor in carried.items())
-    if early == 5 and not model.empty_slots_count:
+    if early == 5 and not model.attends_to_empty_slots:
         static = crop_rings(static, 16)
         _, static = read_static(model, tokens_BT[:, 5:16], static, 1)
         static, early = grow_rings(static, model.static_state(2)), 16

@@ -79,7 +79,7 @@ class CompiledLane:
         self._seen = max(seen, default=0)
         self._full = max([x.size(-2) for name, x in state.items() if is_ring(name)], default=0)
         self._room: int | None = None
-        if not model.empty_slots_count:
+        if not model.attends_to_empty_slots:
             self._crop(max(first, 2 * self._seen))
 
     def read(self, token: int) -> Tensor:

@@ -91,8 +91,8 @@ class LanguageModel(nn.Module):
     shows_hidden: ClassVar[bool] = True
     """Whether `forward` returns hidden vectors; if not, the head is inside, and it is logits."""
 
-    empty_slots_count: bool = False
-    """Whether positions before a text's first token take part, so that rings cannot be cropped."""
+    attends_to_empty_slots: bool = False
+    """Whether slots before a text's first token take attention, so that rings cannot be cropped."""
 
     static_shapes: bool = False
     """Whether segments of another length would have to be compiled for separately."""

@@ -17,7 +17,7 @@ from sparing.documents import Count, read_document
 from sparing.errors import UserError
 from sparing.inputs import open_regular
 from sparing.models.api import LanguageModel, Output, State
-from sparing.nn.ring import PREFIX
+from sparing.nn.ring import PREFIX, is_ring
 from sparing.units import IGNORE_INDEX
 
 MANIFEST = "onnx.json"
@@ -152,7 +152,7 @@ class OnnxModel(LanguageModel):
         tokens_BT = tokens_BT.contiguous()
         before = {name: tensor.contiguous() for name, tensor in before.items()}
         after = {
-            name: tensor if PREFIX in name else torch.empty_like(tensor)
+            name: tensor if is_ring(name) else torch.empty_like(tensor)
             for name, tensor in before.items()
         }
         logits_BTV = torch.empty(*tokens_BT.shape, self._vocab_size)
@@ -195,7 +195,7 @@ def read_manifest(folder: Path) -> ExportManifest:
 
 def longest_memory(manifest: ExportManifest) -> int:
     """Positions after which every memory is full."""
-    rings = [each["shape"] for each in manifest["state"] if PREFIX in each["name"]]
+    rings = [each["shape"] for each in manifest["state"] if is_ring(each["name"])]
     return max((shape[-2] if len(shape) > 1 else shape[-1] for shape in rings), default=0)
 
 

@@ -32,7 +32,7 @@ class HeadRing(NamedTuple):
 
 def is_static(state: Mapping[str, Tensor]) -> bool:
     """Whether the memories of a state, of one block or of a model, are rings."""
-    return any(PREFIX in name for name in state)
+    return any(is_ring(name) for name in state)
 
 
 def is_ring(name: str) -> bool:
@@ -139,7 +139,7 @@ def outside_memory(distance_BTR: Tensor, seen_B: Tensor, memory: int) -> Tensor:
 
 def split_rings(state: Mapping[str, Tensor]) -> tuple[State, State]:
     """Return the rings of a state, which are written in place, and all else but `seen`."""
-    rings = {name: tensor for name, tensor in state.items() if PREFIX in name}
+    rings = {name: tensor for name, tensor in state.items() if is_ring(name)}
     return rings, {
         name: tensor
         for name, tensor in state.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from sparing.nn.ring import GRAIN, PREFIX, write_ring
+from sparing.nn.ring import GRAIN, PREFIX, is_ring, write_ring
 from sparing.nn.state import State
 
 
@@ -19,10 +19,10 @@ def fill_static(empty: Mapping[str, Tensor], carried: Mapping[str, Tensor]) -> S
     """
     filled = State()
     for name, tensor in empty.items():
-        prefix, is_ring, ring = name.partition(PREFIX)
-        owner = prefix if is_ring else name.removesuffix("seen")
+        prefix, ringed, ring = name.partition(PREFIX)
+        owner = prefix if ringed else name.removesuffix("seen")
         memory_BMX = _memory(carried, owner)
-        if is_ring:
+        if ringed:
             entries = _entries(ring, dict(_rings(empty, prefix)), carried, prefix)
             if entries is None or memory_BMX is None:
                 return None
@@ -44,7 +44,7 @@ def crop_rings(state: Mapping[str, Tensor], positions: int) -> State:
     """
     slots = -(-positions // GRAIN) * GRAIN
     return {
-        name: tensor[..., :slots, :].contiguous() if PREFIX in name else tensor
+        name: tensor[..., :slots, :].contiguous() if is_ring(name) else tensor
         for name, tensor in state.items()
     }
 
@@ -53,7 +53,7 @@ def grow_rings(state: Mapping[str, Tensor], empty: Mapping[str, Tensor]) -> Stat
     """Return a copy of a state with cropped rings that has the rings of `empty`."""
     grown = {**state}
     for name, tensor in state.items():
-        if PREFIX in name:
+        if is_ring(name):
             grown[name] = empty[name].clone()
             grown[name][..., : tensor.size(-2), :] = tensor
     return grown

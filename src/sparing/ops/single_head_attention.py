@@ -16,18 +16,17 @@ def single_head_attention(  # noqa: PLR0913  three are keyword-only
     values_BSD: Tensor,
     *,
     seen_B: Tensor | None = None,
-    hidden_BTS: Tensor | None = None,
+    unseen_BTS: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Query t sees the S - T memory slots and positions up to t of its own segment.
 
-    With `seen` only that many newest slots of a lane's memory are valid. `hidden` says instead
-    which keys each query does not see, where they are in another order. Scores are scaled by
-    1/sqrt(D). `dropout` acts on the attention weights.
+    With `seen`, only that many newest slots of a lane's memory are valid. For keys in any other
+    order, `unseen` marks the keys that each query does not see. Scores are scaled by 1/sqrt(D). `dropout` acts on the attention weights.
     """
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
-    if hidden_BTS is not None:
-        scores_BTS = scores_BTS.masked_fill(hidden_BTS, float("-inf"))
+    if unseen_BTS is not None:
+        scores_BTS = scores_BTS.masked_fill(unseen_BTS, float("-inf"))
     elif query_BTD.size(1) > 1:
         scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
     if seen_B is not None:

@@ -219,4 +219,4 @@ class ErrorBody(BaseModel):
 class State(BaseModel):
     """Whether the server works, or takes requests."""
 
-    status: Literal["ok", "ready", "starting", "stopping", "failed"]
+    status: Literal["ok", "ready", "stopping", "failed"]

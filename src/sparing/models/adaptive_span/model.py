@@ -40,7 +40,7 @@ class AdaptiveSpanTransformer(LanguageModel):
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
         self.blocks = TypedModuleList(_layer(c) for _ in range(c.depth))
         self.dropout = nn.Dropout(c.dropout_embedding)
-        self.empty_slots_count = c.start == "zeros"
+        self.attends_to_empty_slots = c.start == "zeros"
         self.refresh()
 
     def initial_state(self, batch: int, *, inference: bool = False) -> State:

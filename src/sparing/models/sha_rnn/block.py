@@ -51,7 +51,7 @@ class SHARNNAttention(nn.Module):
         normed_BTD, earlier = self.norm_query(hidden_BTD), self.memory - hidden_BTD.size(1)
         ring, unseen_BTR = write_and_mask(state, self._entries(hidden_BTD), max(0, earlier))
         source_BTD, keys_BRD = self._inputs(hidden_BTD, normed_BTD, ring[RING])
-        mixed_BTD = self.attention(source_BTD, keys_BRD, ring[RING], hidden_BTS=unseen_BTR)
+        mixed_BTD = self.attention(source_BTD, keys_BRD, ring[RING], unseen_BTS=unseen_BTR)
         return (normed_BTD if self.skip == "normed" else hidden_BTD) + mixed_BTD, ring
 
     def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:

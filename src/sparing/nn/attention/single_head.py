@@ -113,17 +113,17 @@ class SingleHeadAttention(nn.Module):
         keys_BSD: Tensor,
         values_BSD: Tensor,
         seen_B: Tensor | None = None,
-        hidden_BTS: Tensor | None = None,
+        unseen_BTS: Tensor | None = None,
     ) -> Tensor:
         """Attend from `source`, whose own positions are the last T keys.
 
-        With `hidden`, keys are in any order, and it says which are not seen.
+        With `unseen`, keys are in any order, and those that it marks are not seen.
         """
         rate = self.dropout.rate if self.training else 0.0
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
         values_BSD = self.dropout(values_BSD)
         mixed_BTD = single_head_attention(
-            query_BTD, keys_BSD, values_BSD, seen_B=seen_B, hidden_BTS=hidden_BTS, dropout=rate
+            query_BTD, keys_BSD, values_BSD, seen_B=seen_B, unseen_BTS=unseen_BTS, dropout=rate
         )
         gate_D: Tensor = self.value_gate()
         return mixed_BTD * gate_D
@@ -216,7 +216,7 @@ class SingleHeadBlock(Block):
     def _read_ring(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         ring, unseen_BTR = write_and_mask(state, self._entries(hidden_BTD), self.memory)
         query_BTD, ring_BRD = self.norm_query(hidden_BTD), ring[RING]
-        return self.attention(query_BTD, ring_BRD, ring_BRD, hidden_BTS=unseen_BTR), ring
+        return self.attention(query_BTD, ring_BRD, ring_BRD, unseen_BTS=unseen_BTR), ring
 
     def _extend(self, hidden_BTD: Tensor, state: State) -> State:
         return extend_memory(state, {"memory": self._entries(hidden_BTD)})
