@@ -22,7 +22,8 @@ def single_head_attention(  # noqa: PLR0913  three are keyword-only
     """Query t sees the S - T memory slots and positions up to t of its own segment.
 
     With `seen`, only that many newest slots of a lane's memory are valid. For keys in any other
-    order, `unseen` marks the keys that each query does not see. Scores are scaled by 1/sqrt(D). `dropout` acts on the attention weights.
+    order, `unseen` marks the keys that each query does not see. Scores are scaled by 1/sqrt(D).
+    `dropout` acts on the attention weights.
     """
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     if unseen_BTS is not None:
