@@ -82,7 +82,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
         options = TrainOptions(device=device, resume=resume, progress=progress, init=start)
         stopped = train_run(run, path, options)
     if stopped == signal.SIGINT:
-        raise KeyboardInterrupt(f"stopped; sparing.train(out={str(path)!r}, resume=True) goes on")
+        raise KeyboardInterrupt(f"stopped; sparing.train(out={str(path)!r}, resume=True) continues")
     if stopped:
         raise SystemExit(128 + stopped)
     return load(path, device=device)

@@ -1,4 +1,4 @@
-"""A trained model in Python: generate, score, look inside, carry on from any point.
+"""A trained model in Python: generate, score, look inside, continue from any point.
 
 Text is `str`, or `bytes` where a prompt is given as bytes; then the result is bytes too.
 Axes: T tokens, V vocabulary, D dim, S positions looked at.
@@ -165,11 +165,11 @@ class LM:
         return read_text(self.model, self.vocab, _encode(text), self.hardware, after=after)
 
     def compile(self) -> "LM":
-        """Have `generate` and `stream` write with compiled code, on a CPU; return the model.
+        """Compile the model for `generate` and `stream` on a CPU, and return it.
 
-        The code is compiled once, in a minute or two, and kept in the cache; it needs a C++
-        compiler, and loads in an instant later. Reading, scoring and looking inside stay as they
-        are, and so do the texts, up to rounding.
+        Compiling takes a minute or two and a C++ compiler; the code is cached, and loads in an
+        instant later. Reading, scoring and looking inside do not change, and neither do the texts,
+        up to rounding.
         """
         if self.hardware.precision != "float32":
             raise UserError(f"compiled code computes in float32, not in {self.hardware.precision}")
@@ -219,8 +219,8 @@ class LM:
     def compress(self, data: bytes, *, lanes: int | None = None, learn: bool = False) -> bytes:
         """Return `data` as `sparing compress` writes it into a file; see docs/compress.md.
 
-        More `lanes` are faster and cost bits; None chooses by size. With `learn` the model learns
-        while it codes, which takes several times as long.
+        More `lanes` are faster but take more bits; None chooses by size. With `learn` the model
+        adapts to the text while coding, which takes about three times as long.
         """
         learning = Learning() if learn else None
         return self._compressor().compress(data, lanes=lanes, learning=learning)
@@ -283,7 +283,7 @@ class LM:
 def generation_config(
     length: int = GenerationConfig().length, stop: str | Sequence[str] = (), **sampling: Any
 ) -> GenerationConfig:
-    """The options of `LM.generate` as one value; values that make no sense are refused."""
+    """Return the options of `LM.generate` as one value, or raise a UserError."""
     for name in sampling.keys() - GenerationOptions.__annotations__.keys():
         raise TypeError(unknown_name("option", name, GenerationOptions.__annotations__))
     strings = (stop,) if isinstance(stop, str) else tuple(stop)

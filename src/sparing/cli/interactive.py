@@ -1,4 +1,4 @@
-"""`sparing generate --interactive`: a text that a user and a model write in turn."""
+"""`sparing generate --interactive`: a user and a model take turns writing a text."""
 
 import codecs
 import sys
@@ -14,9 +14,9 @@ from sparing.signals import outlive_interrupts
 from sparing.terminal import print_line, print_text
 
 WELCOME = """\
-Type the beginning of a text and press Enter. What you type next goes on below
-it, an empty line lets the model go on, and /new starts again. Ctrl-C stops a
-completion, Ctrl-D leaves."""
+Type the beginning of a text and press Enter. Further lines are appended to it.
+An empty line lets the model continue, /new starts over, Ctrl-C stops a
+completion, and Ctrl-D quits."""
 NEW = b"/new"
 MAX_BYTES = 1 << 20
 """Longest line that is read."""
@@ -117,6 +117,6 @@ def _ask() -> bytes | None:
             print_line(err=True)
             return None
         except KeyboardInterrupt:
-            print_line("\n(Ctrl-D leaves)", err=True)
+            print_line("\n(Ctrl-D quits)", err=True)
         except UnicodeDecodeError:
-            print_line("sparing: that was not UTF-8", err=True)
+            print_line("sparing: that line was not UTF-8; try again", err=True)
