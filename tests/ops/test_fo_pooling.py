@@ -168,7 +168,8 @@ def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) ->
     pytest.importorskip("triton", reason="triton is not installed")
     from sparing.ops.fo_pooling.fused import SHAPE
 
-    kinds = dict.fromkeys(("initial", "starts", "last", "d_last", "d_initial"), "*fp32") | {"segment": "i32"}
+    wide = ("initial", "starts", "last", "d_last", "d_initial")
+    kinds = dict.fromkeys(wide, "*fp32") | {"segment": "i32"}
     fixed = {"DIM": 512} | {name: SHAPE[name] for name in ("TIMES", "CHANNELS", "STAGES")}
     shape = {"kinds": kinds, "fixed": fixed, "warps": SHAPE["num_warps"]}
     for moved in h200.moves(tmp_path, module="sparing.ops.fo_pooling.kernels", **shape):
