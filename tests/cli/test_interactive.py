@@ -112,5 +112,5 @@ def test_ctrl_c_at_the_prompt_drops_what_was_typed(
 
     monkeypatch.setattr("builtins.input", ask)
     assert interactive._ask() == b"again"
-    assert "Ctrl-D leaves" in capsys.readouterr().err
+    assert "Ctrl-D quits" in capsys.readouterr().err
     assert interactive._ask() is None
