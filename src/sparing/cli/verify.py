@@ -1,4 +1,4 @@
-"""`sparing verify`: whether a recipe still has the curve and the figures it was published with."""
+"""`sparing verify`: whether a recipe still gives the curve and figures it was published with."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +59,8 @@ def verify(
     by: Annotated[
         By,
         typer.Option(
-            help="steps: each step as in the reference, however long it takes here. minutes: in "
-            "the recipe's time."
+            help="steps: compare step by step, on a machine of any speed. minutes: compare "
+            "minute by minute."
         ),
     ] = "steps",
     run: Annotated[

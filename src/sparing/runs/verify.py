@@ -212,13 +212,13 @@ def _notes(reference: Reference, folder: RunFolder, ours: Curve, by: By) -> Iter
     if by == "minutes":
         steps = pluralize(ours.steps[-1], "step")
         yield (
-            f"{steps} in the time in which the reference made {reference.steps:,}: a machine of "
+            f"{steps} in the time in which the reference took {reference.steps:,}: this machine has "
             f"{speed:.2f} times the speed. Fewer steps give a worse figure, whatever the code does."
         )
     elif minutes is not None:
         yield (
             f"{speed:.2f} times the speed of the reference: the recipe's {minutes:g} minutes are "
-            f"{minutes / speed:.3g} here. Every step had the learning rate that it had there."
+            f"{minutes / speed:.3g} here. Every step had the reference's learning rate."
         )
     else:
         yield f"{speed:.2f} times the speed of the reference"
