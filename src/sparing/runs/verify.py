@@ -212,7 +212,7 @@ def _notes(reference: Reference, folder: RunFolder, ours: Curve, by: By) -> Iter
     if by == "minutes":
         steps = pluralize(ours.steps[-1], "step")
         yield (
-            f"{steps} in the time in which the reference took {reference.steps:,}: this machine has "
+            f"{steps} in the time of the reference's {reference.steps:,}: this machine has "
             f"{speed:.2f} times the speed. Fewer steps give a worse figure, whatever the code does."
         )
     elif minutes is not None:
