@@ -159,7 +159,7 @@ def test_a_slower_machine_is_told_that_it_made_fewer_steps(
     (slower / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in half))
     record = sparing("verify", "quickstart", "--run", slower, "--json").json()
     assert (record["by"], record["speed"]) == ("minutes", 0.5)
-    assert record["notes"][0].startswith("6 steps in the time in which the reference made 12")
+    assert record["notes"][0].startswith("6 steps in the time of the reference's 12")
     assert record["rows"][0]["what"] == "train, minutes 0.0 to 0.0"
     assert not [row for row in record["rows"] if row["what"].startswith("valid, step")]
 
@@ -173,7 +173,7 @@ def test_it_trains_by_the_clock_on_request(
     monkeypatch.setattr("sparing.cli.verify.process_age_s", float)
     said = verify(sparing, tmp_path, "--by", "minutes", "--until", "0.25")
     assert said.status in (0, 1), said.err
-    assert "steps in the time in which the reference made 12" in said.out
+    assert "steps in the time of the reference's 12" in said.out
 
 
 def test_runs_and_options_that_cannot_be_compared_are_refused(
