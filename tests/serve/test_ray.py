@@ -19,6 +19,8 @@ from sparing.errors import UserError
 from sparing.serve.limits import Limits
 
 __all__ = ["run"]
+LOOPBACK = ("0100007F", "00000000000000000000000001000000")
+"""The ends of 127.0.0.1, also within IPv6, and of ::1 in /proc/net."""
 pytest.importorskip("ray", reason="ray is not installed")
 
 
@@ -32,6 +34,22 @@ def replicas() -> list[int]:
         except OSError:
             continue
     return found
+
+
+def open_to_others(before: set[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Addresses that others reach at which something listens since `before`, as Linux has them."""
+    return sorted(each for each in listening() - before if not each[0].endswith(LOOPBACK))
+
+
+def listening() -> set[tuple[str, str]]:
+    """Address and port, in hexadecimal, of every listening socket."""
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    found = [line[1].partition(":") for line in lines if line[3] == "0A"]
+    return {(address, port) for address, _, port in found}
 
 
 def ask(port: int, seed: int) -> str | None:
@@ -59,6 +77,7 @@ def wait_until_serving(process: "subprocess.Popen[str]") -> None:
 def test_a_killed_replica_is_replaced_under_load_and_no_answer_is_lost(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    before_ray = listening()
     words = ["serve", str(run), "--ray", "--replicas", "2", "--port", str(port)]
     with subprocess.Popen(
         [sys.executable, "-m", "sparing", *words],
@@ -72,6 +91,8 @@ def test_a_killed_replica_is_replaced_under_load_and_no_answer_is_lost(run: Path
             expected = {seed: ask(port, seed) for seed in range(8)}
             first = replicas()
             assert len(first) == 2
+            # Of Ray's own ports others reach one of each replica, which Ray Serve opens itself.
+            assert len(open_to_others(before_ray)) == 2
             done, retried, until = [0], [0], time.monotonic() + 25
 
             def client(seed: int) -> None:

@@ -108,17 +108,14 @@ def start_replicas(what: Replicated, options: RayOptions, host: str, port: int) 
     """Start or join a cluster, and wait until all replicas answer."""
     # Nothing is sent to anybody.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if options.cluster is None:
+        # Ray's own ports, too, are for this machine only: it then takes 127.0.0.1 for its address.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
     from ray import serve
 
     if options.cluster is None:
-        # Ray's own ports, too, are for this machine only.
-        ray.init(
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-        )
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     else:
         ray.init(options.cluster, log_to_driver=False, logging_level=logging.WARNING)
     where = "HeadOnly" if options.cluster is None else "EveryNode"
