@@ -45,6 +45,19 @@ def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_where_nothing_can_be_removed_either_the_error_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **options: bool) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    # As on a file system that became read-only; nobody but root can mount one for a test.
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(OSError, match="No space left") as failure:
+        fail_half_way(tmp_path / "file")
+    assert failure.value.filename == str(tmp_path / "file")
+
+
 def test_only_leftovers_of_dead_processes_of_this_machine_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass

@@ -41,7 +41,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
             fsync(scratch)
             os.replace(scratch, path)
     finally:
-        scratch.unlink(missing_ok=True)
+        # Where nothing can be written, nothing can be removed either: the first error says why.
+        with suppress(OSError):
+            scratch.unlink()
 
 
 @contextmanager

@@ -211,6 +211,9 @@ def test_other_paths_methods_and_types(server: Running) -> None:
     assert (
         server.request("/v1/completions", b"prompt=a", **{"Content-Type": "text/plain"})[0] == 400
     )
+    status, found, _ = server.request("/v1/completions", b'{"prompt": "a\0"}')
+    assert (status, found["error"]["param"]) == (400, None)
+    assert found["error"]["message"].startswith("the body is not JSON: ")
     assert server.request("/attention", {"text": ""})[0] == 400
     assert server.request("/score", {"texts": ["a", ""]})[0] == 400
 
@@ -254,6 +257,19 @@ def test_a_client_that_goes_away_frees_its_lane(server: Running, stream: bool) -
         eventually(lambda: server.engine.counts.tokens_written > before)
     eventually(lambda: idle(server))
     assert server.engine.counts.tokens_written < before + 16 * 512
+
+
+def test_more_texts_than_ever_fit_are_not_told_to_wait(server: Running) -> None:
+    most = LIMITS.lanes + LIMITS.queue
+    assert server.request("/score", {"texts": ["a"] * most})[0] == 200
+    eventually(lambda: idle(server))
+    for path, body in (("/score", {"texts": ["a"] * 33}), ("/v1/completions", {"n": 33})):
+        status, found, headers = server.request(path, body)
+        assert (status, found["error"]["message"]) == (
+            400,
+            f"at most {most} texts can be asked for at once",
+        )
+        assert "retry-after" not in headers
 
 
 def test_a_full_queue_is_answered_with_429(lm: LM, start_server: Callable[..., Running]) -> None:
@@ -301,7 +317,7 @@ def test_a_token_is_needed_where_one_is_set(lm: LM, start_server: Callable[..., 
 def test_without_a_token_only_names_of_this_machine_are_answered(server: Running) -> None:
     assert server.request("/v1/models", Host="evil.example")[0] == 421
     assert server.request("/v1/models", Host="[::1]:80")[0] == 200
-    assert server.request("/v1/models", Host="localhost")[0] == 200
+    assert server.request("/v1/models", Host="LocalHost:80")[0] == 200
 
 
 def test_the_page_is_sent_with_a_strict_policy_and_needs_no_token(

@@ -16,6 +16,7 @@ from sparing import __version__, units
 from sparing.serve import schema
 from sparing.serve.completions import (
     CompletionResponse,
+    check_count,
     encode_prompt,
     generate_requests,
     top_bytes,
@@ -139,6 +140,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
     async def score(asked: schema.ScoreTexts, request: Request) -> Response:
         """Log-probability and bits per byte of texts, each from its own beginning."""
         model = service.model(asked.model)
+        check_count(len(asked.texts), service.limits, "texts")
         every = [encode_prompt(model, text, service.limits, "texts") for text in asked.texts]
         if any(len(ids) == 0 for ids in every):
             raise ApiError(400, "a text has no tokens; leave it out", param="texts")
@@ -235,6 +237,9 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> Response:
         first = problem.errors()[0]
+        if first["type"] == "json_invalid":
+            reason = first["ctx"]["error"]
+            return JSONResponse(error_body(400, f"the body is not JSON: {reason}"), 400)
         place = ".".join(str(part) for part in first["loc"][1:])
         message = f"{place}: {first['msg']}" if place else str(first["msg"])
         param = str(first["loc"][1]) if len(first["loc"]) > 1 else None

@@ -43,6 +43,13 @@ def encode_prompt(model: Model, prompt: str | Sequence[int], limits: Limits, par
     return ids
 
 
+def check_count(count: int, limits: Limits, param: str) -> None:
+    """Refuse more texts than ever fit, for which the queue would be full at all times."""
+    most = limits.lanes + limits.queue
+    if count > most:
+        raise ApiError(400, f"at most {most} texts can be asked for at once", param=param)
+
+
 def generate_requests(
     model: Model, asked: CompletionRequest, limits: Limits
 ) -> list[GenerateRequest]:
@@ -51,9 +58,7 @@ def generate_requests(
     if asked.best_of not in (None, count):
         raise ApiError(400, "best_of must equal n, or be left out", param="best_of")
     prompts = _prompts(asked.prompt)
-    if len(prompts) * count > limits.lanes + limits.queue:
-        most = limits.lanes + limits.queue
-        raise ApiError(400, f"at most {most} choices can be asked for at once", param="n")
+    check_count(len(prompts) * count, limits, "n")
     length = MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
     if length > limits.max_tokens:
         raise ApiError(400, f"max_tokens must be at most {limits.max_tokens}", param="max_tokens")

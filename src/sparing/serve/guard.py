@@ -45,7 +45,7 @@ HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server at this address."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ip_address(host).is_loopback

@@ -41,6 +41,25 @@ def test_a_small_screen_never_scrolls_sideways(page: Page) -> None:
         )
 
 
+def test_on_the_smallest_screen_names_do_not_overlap_and_fingers_find_the_heads(page: Page) -> None:
+    page.size(320, 640)
+    page.open("#text=to")
+    page.until(page.scored)
+    page.find("#heads summary").click()
+    page.until(lambda: page.run("return document.querySelectorAll('.option').length") == 5)
+    names = page.run(
+        "return [...document.querySelectorAll('.numbers label')]"
+        ".map(each => each.scrollWidth - each.clientWidth)"
+    )
+    assert names == [0, 0, 0]
+    heights = page.run(
+        "return [...document.querySelectorAll('.option')]"
+        ".map(each => each.getBoundingClientRect().height)"
+    )
+    # WCAG 2.2, target size.
+    assert min(heights) >= 24
+
+
 def test_dark_and_light_follow_the_system_and_the_reader(page: Page) -> None:
     ground = "return getComputedStyle(document.body).backgroundColor"
     page.open()
