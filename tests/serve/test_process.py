@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.serve.conftest import make_lm
+from tests.serve.test_app import eventually
 
 from sparing.data.vocab import ByteVocab
 from sparing.runs.folder import create
@@ -71,6 +72,22 @@ def open_stream(port: int, length: int = 3000) -> socket.socket:
     return connection
 
 
+def figures(port: int) -> bytes:
+    """The page for Prometheus."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read()
+
+
+def connects(port: int) -> bool:
+    """Whether something listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def read_all(connection: socket.socket) -> bytes:
     found = b""
     while more := connection.recv(1 << 16):
@@ -95,15 +112,40 @@ def test_sigterm_finishes_what_was_begun_and_takes_nothing_new(run: Path) -> Non
             socket.create_connection(("127.0.0.1", port))
 
 
-def test_an_answer_that_takes_longer_than_the_drain_is_cut_off(run: Path) -> None:
+def test_an_answer_that_takes_longer_than_the_drain_is_told_so(run: Path) -> None:
+    long = 10**7
+    whole: list[tuple[int, Any]] = []
     with (
-        serving(run, "--drain", "1", "--max-tokens", "10000000") as (process, port),
-        open_stream(port, 10**7) as connection,
+        serving(run, "--drain", "1", "--max-tokens", str(long)) as (process, port),
+        open_stream(port, long) as connection,
     ):
+        asking = threading.Thread(target=lambda: whole.append(post(port, max_tokens=long)))
+        asking.start()
+        eventually(lambda: b'sparing_lanes_busy{model="tiny"} 2.0' in figures(port))
         process.send_signal(signal.SIGTERM)
         found = read_all(connection)
+        asking.join()
         assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
     assert b"[DONE]" not in found
+    assert b'"code": "shutting_down"' in found[-250:]
+    ((status, answer),) = whole
+    assert (status, answer["error"]["code"]) == (503, "shutting_down")
+
+
+def test_a_second_ctrl_c_ends_the_server_without_a_traceback(run: Path) -> None:
+    with (
+        serving(run, "--max-tokens", "10000000") as (process, port),
+        open_stream(port, 10**7) as connection,
+    ):
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: not connects(port))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert b"[DONE]" not in read_all(connection)
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_after_a_kill_the_same_port_serves_again_and_no_file_is_left(run: Path) -> None:

@@ -25,6 +25,7 @@ OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 OPEN_FOLDER = "/page/"
 """These need no token: the page asks for it, and machines ask for the rest."""
 KNOWN_PATHS = ("/v1/completions", "/v1/models", "/score", "/attention", "/metrics", *OPEN_PATHS)
+EVENTS = b"text/event-stream"
 GRACE_S = 10.0
 """Time to take the end of an answer, beyond the time limit of the answer itself."""
 POLICY = "; ".join(
@@ -76,6 +77,11 @@ class Guard:
             await exchange.refuse(problem)
         except TimeoutError:
             await exchange.refuse(ApiError(408, "the request took too long", code="timeout"))
+        except asyncio.CancelledError:
+            # Uvicorn cancels what takes longer than the drain, and the task ends here anyway.
+            await exchange.refuse(
+                ApiError(503, "the server is shutting down", code="shutting_down")
+            )
         finally:
             path = scope["path"] if scope["path"] in KNOWN_PATHS else "other"
             self._metrics.note(path, *exchange.figures())
@@ -117,6 +123,7 @@ class Exchange:
         self._receive, self._send, self._left = receive, send, body_bytes
         self._limit = body_bytes
         self._began, self._first, self._status = time.perf_counter(), 0.0, 499
+        self._streaming = False
 
     async def receive(self) -> Message:
         """Receive a part of the body, unless it is too long."""
@@ -138,13 +145,18 @@ class Exchange:
             given = {name for name, _ in message["headers"]}
             more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in given]
             message["headers"] = [*message["headers"], *more]
+            self._streaming = any(value.startswith(EVENTS) for _, value in message["headers"])
+        elif not message.get("more_body", False):
+            self._streaming = False
         await self._send(message)
 
     async def refuse(self, problem: ApiError) -> None:
-        """Answer with an error, unless an answer has begun: then it just ends."""
+        """Answer with an error; it is the last event of a stream, and other answers just end."""
+        body = json.dumps(problem.body()).encode()
+        if self._streaming:
+            await self._send({"type": "http.response.body", "body": b"data: %s\n\n" % body})
         if self._first:
             return
-        body = json.dumps(problem.body()).encode()
         headers = {
             "content-type": "application/json",
             "content-length": str(len(body)),
