@@ -43,6 +43,7 @@ def test_the_image_serves_for_others_on_the_port_it_exposes() -> None:
     assert not re.search(r"^(ENV|ARG).*TOKEN", DOCKERFILE, re.M)
     for copied in re.findall(r"^COPY (.*) \./", DOCKERFILE, re.M)[0].split():
         assert (DEPLOY.parent / copied).exists()
+        assert f"\n!{copied}\n" in (DEPLOY / "Dockerfile.dockerignore").read_text()
 
 
 def test_the_compose_file_gives_options_that_exist_and_time_to_drain() -> None:
@@ -71,6 +72,8 @@ def test_the_manifest_gives_options_that_exist_and_asks_paths_that_need_no_token
     assert all(each["port"] == name and each["path"] in OPEN_PATHS for each in probes.values())
     wait_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["spec"]["terminationGracePeriodSeconds"] > values["drain_s"] + wait_s
+    # Without a registry, only what the nodes have; `latest` would always be pulled.
+    assert ":" in container["image"] or container["imagePullPolicy"] == "IfNotPresent"
     assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
 
 
@@ -81,4 +84,8 @@ def test_the_command_for_a_cluster_exists() -> None:
     values = parse(words)
     assert (values["ray"], values["cluster"], values["most"]) == (True, "auto", 8)
     (cluster,) = load("ray-cluster.yaml")
+    # The package is not on PyPI: every machine installs the clone that it is given.
+    (folder,) = cluster["file_mounts"]
+    assert cluster["file_mounts"][folder] == "."
+    assert cluster["setup_commands"][0].startswith(f"cd {folder} && pip install ")
     assert cluster["max_workers"] == len(cluster["provider"]["worker_ips"])

@@ -123,3 +123,16 @@ def test_another_model_scores_the_text_anew(page: Page) -> None:
         "tiny", "other",
     ]  # fmt: skip
     page.until(lambda: "model=other" in page.driver.current_url)
+
+
+def test_with_colours_of_the_system_the_bars_of_the_heads_are_still_seen(page: Page) -> None:
+    page.open("#text=to be")
+    page.until(page.scored)
+    page.find("#heads summary").click()
+    page.until(lambda: page.run("return document.querySelectorAll('.option').length") == 5)
+    features = [{"name": "forced-colors", "value": "active"}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    colour = "return getComputedStyle(document.querySelector(arguments[0]), arguments[1])"
+    ground = page.run(f"{colour}.backgroundColor", ".option", None)
+    for part in ("::before", "::after"):
+        assert page.run(f"{colour}.backgroundColor", ".option .bar", part) != ground
