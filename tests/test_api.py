@@ -108,6 +108,15 @@ def test_errors_speak_of_arguments_and_not_of_options(
         assert "--" not in str(refused.value)
 
 
+def test_a_corpus_that_cannot_be_had_is_not_asked_for_by_an_option(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SPARING_DATA", raising=False)
+    with pytest.raises(UserError, match=r"give a copy with the variable SPARING_DATA"):
+        sparing.evaluate(data="text8-prefix")
+
+
 def test_a_model_without_a_folder_scores_texts_only(lm: sparing.LM) -> None:
     alone = sparing.LM(lm.model, lm.vocab, lm.config, lm.hardware)
     assert sparing.evaluate(alone, text="abc").size_bytes == 3
