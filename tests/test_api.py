@@ -91,7 +91,7 @@ def test_errors_speak_of_arguments_and_not_of_options(
         (lambda: sparing.train(), "name a recipe"),
         (lambda: sparing.train(resume=True), "resume=True needs `out`"),
         (lambda: sparing.train("quickstart", out=tmp_path / "run"), "pass resume=True"),
-        (lambda: sparing.train(init="bundled"), "text to tune on with `data`"),
+        (lambda: sparing.train(init="bundled"), "text to fine-tune on with `data`"),
         (lambda: sparing.train("quickstart", init=" "), "`init` is empty"),
         (lambda: sparing.train(init="bundled", out="x", resume=True), "`init` starts a new run"),
         (lambda: sparing.train("quickstart", data=" ", out="x"), "`data` is empty"),
