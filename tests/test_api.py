@@ -91,7 +91,7 @@ def test_errors_speak_of_arguments_and_not_of_options(
         (lambda: sparing.train(), "name a recipe"),
         (lambda: sparing.train(resume=True), "resume=True needs `out`"),
         (lambda: sparing.train("quickstart", out=tmp_path / "run"), "pass resume=True"),
-        (lambda: sparing.train(init="bundled"), "text to tune on with `data`"),
+        (lambda: sparing.train(init="bundled"), "text to fine-tune on with `data`"),
         (lambda: sparing.train("quickstart", init=" "), "`init` is empty"),
         (lambda: sparing.train(init="bundled", out="x", resume=True), "`init` starts a new run"),
         (lambda: sparing.train("quickstart", data=" ", out="x"), "`data` is empty"),
@@ -106,6 +106,15 @@ def test_errors_speak_of_arguments_and_not_of_options(
             call()
         assert said in str(refused.value)
         assert "--" not in str(refused.value)
+
+
+def test_a_corpus_that_cannot_be_had_is_not_asked_for_by_an_option(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SPARING_DATA", raising=False)
+    with pytest.raises(UserError, match=r"give a copy with the variable SPARING_DATA"):
+        sparing.evaluate(data="text8-prefix")
 
 
 def test_a_model_without_a_folder_scores_texts_only(lm: sparing.LM) -> None:

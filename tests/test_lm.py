@@ -113,10 +113,19 @@ def test_wrong_calls_say_what_is_wrong(lm: LM) -> None:
         lm.generate("a", temperature=-1)
     with pytest.raises(TypeError, match="str, bytes or a list, not int"):
         lm.generate(3)  # type: ignore[call-overload]
+    for call in (lm.generate, lm.score, lm.logits, lm.state):
+        with pytest.raises(TypeError, match="`after` is what `state` returned, not str"):
+            call("a", after="b")  # type: ignore[operator]
+    with pytest.raises(TypeError, match="`stop` is a str"):
+        lm.generate(b"a", stop=b"b")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="a text is str or bytes, not NoneType"):
         lm.state(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"unknown option 'lenght'.*length"):
         lm.generate("a", lenght=2)  # type: ignore[call-overload]
+
+
+def test_what_a_text_left_behind_is_shown_in_one_line(lm: LM) -> None:
+    assert repr(lm.state("to be")) == "TextState(text=b'to be', last_token=b'e')"
 
 
 def test_public_names_are_listed_and_found() -> None:

@@ -153,6 +153,8 @@ def _errors_without_options() -> Iterator[None]:
         yield
     except UserError as problem:
         message = COMMAND.sub(r"`sparing.\1`", str(problem))
+        # There is no argument for a copy of a corpus.
+        message = message.replace("--from PATH or the variable", "the variable")
         message = message.replace("add --resume", "pass resume=True")
         message = message.replace("--resume", "resume=True").replace("--set ", "")
         message = OPTION.sub(lambda found: f"`{found[1].replace('-', '_')}`", message)

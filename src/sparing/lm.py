@@ -23,7 +23,7 @@ from sparing.evaluation.score import TextScore, score_texts, to_text_score
 from sparing.generate.compiled import compile_step
 from sparing.generate.decode import GenerationConfig, eval_step
 from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import TextState, complete, read_text, stream_text
+from sparing.generate.text import TextState, check_after, complete, read_text, stream_text
 from sparing.models.api import LanguageModel, Output, State
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model
@@ -183,6 +183,7 @@ class LM:
 
         With `after`, the probability of each text as the continuation of what was read.
         """
+        check_after(after, self.model)
         given = [texts] if isinstance(texts, str | bytes) else texts
         encoded = [_encode(text) for text in given]
         if after is None:
@@ -258,8 +259,7 @@ class LM:
     ) -> Iterator[tuple[Tensor, State, Output]]:
         """Yield each chunk of the text, the state before it, and what the model made of it."""
         ids = self._ids(_encode(text))
-        if after is not None:
-            after.check_model(self.model)
+        check_after(after, self.model)
         state = (self.state("") if after is None else after).state
         for tokens_1T in torch.split(torch.from_numpy(ids).to(self.model.device)[None], chunk, 1):
             out = self.model(tokens_1T, state)
@@ -287,6 +287,8 @@ def generation_config(
     for name in sampling.keys() - GenerationOptions.__annotations__.keys():
         raise TypeError(unknown_name("option", name, GenerationOptions.__annotations__))
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(each, str) for each in strings):
+        raise TypeError("`stop` is a str or several, also where the prompt is bytes")
     return GenerationConfig(length=length, stop=strings, sampling=SamplingConfig(**sampling))
 
 

@@ -33,6 +33,7 @@ def test_a_run_is_exported_checked_and_described(
     assert f"{best['bits_per_byte']:.4f}" in (out / "README.md").read_text()
     assert [path.name for path in out.parent.iterdir()] == ["exported"]
     refused(sparing("export", run, "--format", "hf", "--out", out), "exists")
+    refused(sparing("generate", out), "is a Hugging Face export")
 
 
 def test_an_export_that_answers_differently_is_not_handed_over(

@@ -99,6 +99,23 @@ def test_run_py_needs_nothing_of_ours_and_writes_the_same(sparing: Sparing, case
     assert done.stdout == wanted.out.removesuffix("\n"), done.stderr
 
 
+def test_run_py_puts_a_space_after_the_last_word_of_a_prompt(
+    sparing: Sparing, case: Case, tmp_path: Path
+) -> None:
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    words = [*settings, "--set", "data.vocab=words", "--quiet", "--out", tmp_path / "run"]
+    assert sparing("train", "enwik8_mlstm", "--data", case.text, *words).status == 0
+    folder = tmp_path / "folder"
+    assert sparing("export", tmp_path / "run", "--format", "onnx", "--out", folder).status == 0
+    done = subprocess.run(
+        [sys.executable, str(folder / "run.py"), "a fox", "3"], capture_output=True, text=True
+    )
+    write = ["--prompt", "a fox", "--length", 3, "--temperature", 0]
+    assert done.stdout == sparing("generate", tmp_path / "run", *write).out.removesuffix("\n")
+    assert done.stdout.startswith("a fox")
+    assert done.stdout[5:6].isspace()
+
+
 def test_the_printed_loop_gives_the_logits_of_the_model(case: Case) -> None:
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     code = page[page.index("import json\n") :].split("```")[0]
@@ -155,6 +172,7 @@ def test_other_commands_ask_for_the_run(sparing: Sparing, case: Case, tmp_path: 
         ("train", "--init", case.folder, "--data", case.text, "--out", out),
         ("generate", case.folder, "--checkpoint", "last"),
         ("score", case.folder, "--device", "cuda", "--text", "a"),
+        ("generate", case.folder, "--compile"),
     ):
         refused(sparing(*command), "ONNX export")
     assert not out.exists()

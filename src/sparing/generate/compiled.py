@@ -113,16 +113,14 @@ def open_lane(model: LanguageModel, state: State) -> CompiledLane | None:
 
 def is_compiled(model: LanguageModel) -> bool:
     """Whether code for these very weights lies in the cache."""
+    _refuse(model)
     return (_folder(model) / FILE).exists()
 
 
 @torch.no_grad()
 def compile_step(model: LanguageModel) -> None:
     """Have texts of this model written by compiled code, which is compiled if it is not cached."""
-    if model.device.type != "cpu" or next(model.parameters()).dtype != torch.float32:
-        raise UserError(
-            "only models on a CPU in float32 can be compiled; load the model on device cpu"
-        )
+    _refuse(model)
     model.eval()
     folder = _folder(model)
     if not (folder / FILE).exists():
@@ -131,6 +129,16 @@ def compile_step(model: LanguageModel) -> None:
         _STEPS[model] = CompiledStep(model, folder / FILE)
     except RuntimeError:
         raise UserError(f"{folder} holds damaged code; delete it and compile again") from None
+
+
+def _refuse(model: LanguageModel) -> None:
+    weight = next(model.parameters(), None)
+    if weight is None:
+        raise UserError("an ONNX export cannot be compiled; compile the run it was made from")
+    if model.device.type != "cpu" or weight.dtype != torch.float32:
+        raise UserError(
+            "only models on a CPU in float32 can be compiled; load the model on device cpu"
+        )
 
 
 def _build(model: LanguageModel, folder: Path) -> None:

@@ -49,16 +49,11 @@ class TextState:
     """Everything read so far."""
     last_token: bytes
     """The last token of it; words may end in a space that the text itself lacks."""
-    logits_1V: Tensor
+    logits_1V: Tensor = field(repr=False)
     """Logits of the next token."""
-    state: State
+    state: State = field(repr=False)
     model: LanguageModel = field(repr=False)
     """The model that read it, the only one that can go on from here."""
-
-    def check_model(self, model: LanguageModel) -> None:
-        """Raise a UserError if another model than the one that read the text is to go on."""
-        if model is not self.model:
-            raise UserError("`after` was read by another model; read its text again with this one")
 
 
 class Transcript:
@@ -130,6 +125,16 @@ class Draft:
         )
 
 
+def check_after(after: TextState | None, model: LanguageModel) -> None:
+    """Refuse to go on after anything but a text that this very model has read."""
+    if after is None:
+        return
+    if not isinstance(after, TextState):
+        raise TypeError(f"`after` is what `state` returned, not {type(after).__name__}")
+    if after.model is not model:
+        raise UserError("`after` was read by another model; read its text again with this one")
+
+
 def read_text(  # noqa: PLR0913  two are keyword-only
     model: LanguageModel,
     vocab: Vocab,
@@ -140,8 +145,7 @@ def read_text(  # noqa: PLR0913  two are keyword-only
     chunk: int = GenerationConfig().chunk,
 ) -> TextState:
     """Read `text`, from its beginning or after what was read before."""
-    if after is not None:
-        after.check_model(model)
+    check_after(after, model)
     ids = vocab.encode(text).astype(np.int64)
     if after is not None and len(ids) == 0:
         return replace(after, text=after.text + text)

@@ -226,6 +226,8 @@ def open_run(path: Path) -> RunFolder:
     """An existing run folder."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, and a run is a folder; `sparing score` scores a text")
+    if (path / "modeling_sparing.py").exists():
+        raise UserError(f"{path} is a Hugging Face export; name the run that it was made from")
     if not is_run(path):
         what = "is not a run folder (no config.json)" if path.exists() else "does not exist"
         raise UserError(f"run {path} {what}; `sparing train RECIPE --out {path}` creates one")

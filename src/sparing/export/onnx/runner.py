@@ -52,8 +52,9 @@ def tokenize(text: bytes) -> list[int]:
 
 if __name__ == "__main__":
     prompt, length, temperature = (*sys.argv[1:], *("", "200", "0")[len(sys.argv) - 1 :])
-    sys.stdout.buffer.write(prompt.encode())
     ids, draw = [FACTS["start"], *tokenize(prompt.encode())], np.random.default_rng()
+    space = " " if prompt[-1:].strip() and TOKENS[ids[-1]].endswith(b" ") else ""
+    sys.stdout.buffer.write((prompt + space).encode())
     for _ in range(int(length)):
         ids = [int((feed(ids) + float(temperature) * draw.gumbel(size=len(TOKENS))).argmax())]
         sys.stdout.buffer.write(TOKENS[ids[0]])
