@@ -15,7 +15,7 @@ IDS_BT = np.frombuffer(TEXT, np.uint8).astype(np.int64)[:240].reshape(3, 80)
 
 def logits_of(learning: Learning | None) -> np.ndarray:
     model = small_compressor().model
-    with open_lanes(model, CPU, 3, learning) as read:
+    with open_lanes(model, CPU, 3, 80, learning) as read:
         return np.stack([read(IDS_BT[:, at]) for at in range(80)], axis=1)
 
 
@@ -57,7 +57,7 @@ def test_the_update_is_one_of_the_optimizer_on_the_mean_loss_of_the_chunk() -> N
 def test_the_model_is_left_as_it_was(learning: Learning | None) -> None:
     model = small_compressor().model.train()
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    with suppress(KeyboardInterrupt), open_lanes(model, CPU, 3, learning) as read:
+    with suppress(KeyboardInterrupt), open_lanes(model, CPU, 3, 80, learning) as read:
         for at in range(12):
             read(IDS_BT[:, at])
         raise KeyboardInterrupt

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,9 +12,17 @@ import numpy as np
 import torch
 
 from sparing import __version__
-from sparing.compress.codec import Progress, Words, decode, encode, range_coder, take_fingerprint
+from sparing.compress.codec import (
+    FINGERPRINT_STEPS,
+    Progress,
+    Words,
+    decode,
+    encode,
+    range_coder,
+    take_fingerprint,
+)
 from sparing.compress.container import MAX_THREADS, WORD, Header, read_container, write_container
-from sparing.compress.lanes import MAX_LANES, IntArray, Learning, open_lanes
+from sparing.compress.lanes import MAX_LANES, IntArray, Learning, Reader, open_lanes
 from sparing.data.tokens import Split
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
@@ -105,7 +113,7 @@ class Compressor:
                 maker=describe_machine(),
             )
             advance = progress("compress", ids.size)
-            with open_lanes(self.model, self.hardware, lanes, learning) as read:
+            with self._open_lanes(lanes, ids.size, learning) as read:
                 words = encode(read, ids, lanes, self.vocab.start, advance)
         return write_container(header, words)
 
@@ -152,9 +160,14 @@ class Compressor:
         bits = claimed.bits_per_byte * claimed.size_bytes
         return Verification(coded_bits=BITS_PER_WORD * len(words), evaluated_bits=bits)
 
+    def _open_lanes(
+        self, lanes: int, tokens: int, learning: Learning | None
+    ) -> AbstractContextManager[Reader]:
+        return open_lanes(self.model, self.hardware, lanes, -(-tokens // lanes), learning)
+
     def _fingerprint(self, lanes: int, learning: Learning | None) -> bytes:
         short = replace(learning, chunk=FINGERPRINT_CHUNK) if learning else None
-        with open_lanes(self.model, self.hardware, lanes, short) as read:
+        with self._open_lanes(lanes, FINGERPRINT_STEPS * lanes, short) as read:
             return take_fingerprint(read, self.vocab.size, lanes)
 
     def _encode(self, data: bytes) -> IntArray:
@@ -168,7 +181,7 @@ class Compressor:
 
     def _decode(self, header: Header, words: Words, name: str, progress: Progress) -> bytes:
         lanes, start = header.lanes, self.vocab.start
-        with open_lanes(self.model, self.hardware, lanes, header.learning) as read:
+        with self._open_lanes(lanes, header.tokens, header.learning) as read:
             try:
                 ids = decode(read, words, header.tokens, lanes, start, progress)
             except (AssertionError, ValueError) as problem:

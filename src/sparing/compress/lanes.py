@@ -17,11 +17,21 @@ from torch import Tensor
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluation.window import eval_mode
-from sparing.models.api import LanguageModel, Output
+from sparing.models.api import (
+    LanguageModel,
+    Output,
+    State,
+    crop_rings,
+    is_ring,
+    narrow_rings,
+    split_rings,
+)
 
 MAX_LANES = 4096
 MAX_NORM = 0.5
 """Longer gradients are cut to this: those of a text unlike any before would spoil the weights."""
+BLOCK = 64
+"""Slots by which the part of the rings grows that is attended to."""
 IntArray = npt.NDArray[np.int64]
 Reader = Callable[[IntArray], npt.NDArray[np.float64]]
 """Reads one token per lane (B,) and returns the logits (B, V) of the next ones."""
@@ -50,12 +60,12 @@ class Learning:
 
 @contextmanager
 def open_lanes(
-    model: LanguageModel, hardware: Hardware, lanes: int, learning: Learning | None
+    model: LanguageModel, hardware: Hardware, lanes: int, length: int, learning: Learning | None
 ) -> Iterator[Reader]:
-    """Yield a reader of fresh lanes; at the end the model is as it was."""
+    """Yield a reader of fresh lanes of at most `length` tokens; then the model is as it was."""
     with eval_mode(model, hardware):
         if learning is None:
-            step = open_steps(model, lanes)
+            step = open_steps(model, lanes, length)
             yield lambda ids_B: _to_array(step(torch.from_numpy(ids_B)))
             return
         learner = Learner(model, lanes, learning)
@@ -65,14 +75,23 @@ def open_lanes(
             learner.undo_()
 
 
-def open_steps(model: LanguageModel, lanes: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that reads a token per lane and returns logits; weights must not change."""
-    state = model.initial_state(lanes, inference=True)
+def open_steps(model: LanguageModel, lanes: int, length: int) -> Callable[[Tensor], Tensor]:
+    """Return a function that reads a token per lane and returns logits; weights must not change.
+
+    Memories are rings without slots that `length` tokens do not reach, where none count.
+    """
+    narrow, read = not model.empty_slots_count, 0
+    first = crop_rings(model.static_state(1), length) if narrow else model.static_state(1)
+    state: State = {name: x.repeat(lanes, *(1,) * (x.ndim - 1)) for name, x in first.items()}
 
     def step(ids_B: Tensor) -> Tensor:
-        nonlocal state
-        out: Output = model(ids_B[:, None], state)
-        state = out.state
+        nonlocal state, read
+        read += 1
+        slots = -(-read // BLOCK) * BLOCK
+        seen = state | narrow_rings(split_rings(state)[0], slots) if narrow else state
+        out: Output = model(ids_B[:, None], seen)
+        # Rings are written in place, and what comes back are views of their first slots.
+        state = {name: x if is_ring(name) else out.state[name] for name, x in state.items()}
         return model.head.logits(out.hidden_BTD[:, -1])
 
     return step
