@@ -17,10 +17,12 @@ from sparing.compress import codec
 from sparing.compress.compressor import Compressor, choose_lanes
 from sparing.compress.container import FIXED, read_container, seal, write_container
 from sparing.compress.lanes import Learning
+from sparing.data.tokens import Split
 from sparing.data.vocab import ByteVocab, SymbolVocab
 from sparing.data.words import WordVocab
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.evaluation.loss import evaluate_streams
 
 SMALL = small_compressor(memory=5)
 LEARNING = Learning(chunk=9, rate=0.3)
@@ -75,9 +77,13 @@ def test_the_size_is_what_the_evaluation_claims() -> None:
     data = bytes(np.random.default_rng(0).integers(0, 256, 20_000, dtype=np.uint8))
     # Attention of this small model would see all of a segment, however long.
     compressor = small_compressor()
-    proof = compressor.verify(compressor.compress(data, lanes=40), data)
+    proof = compressor.verify(compressor.compress(data, lanes=37), data)
     assert proof is not None
     assert abs(proof.difference) < 0.001
+    ids = np.frombuffer(data, np.uint8)
+    split = Split(ids, len(data), 0, compressor.vocab.start)
+    whole = evaluate_streams(compressor.model, split, CPU, batch=37, segment=64)
+    assert proof.evaluated_bits == pytest.approx(whole.bits_per_byte * len(data), rel=1e-9)
     with pytest.raises(UserError, match="does not decode to what was compressed"):
         SMALL.verify(SMALL.compress(b"abc"), b"abd")
     assert SMALL.verify(SMALL.compress(b""), b"") is None
