@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.compress.small import CPU, TEXT, small_compressor
-from tests.models.tiny import CONFIGS, tiny
+from tests.models.tiny import FIRST_OF_FAMILY, tiny
 
 from sparing.compress import codec
 from sparing.compress.compressor import Compressor, choose_lanes
@@ -32,7 +32,6 @@ ODD = [
     b"\r\n\t" * 60, codec.__doc__.encode(), FIXED.pack(*[b""] + [0] * 9 + [b""] * 3 + [0]),
     b"\x93sparing", b"a" * 16_384, bytes(Random(0).randbytes(999)),
 ]  # fmt: skip
-FIRST_OF_FAMILY = list({family: name for name, (family, _) in reversed(CONFIGS.items())}.values())
 
 
 @pytest.fixture

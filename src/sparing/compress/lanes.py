@@ -22,6 +22,7 @@ from sparing.models.api import (
     Output,
     State,
     crop_rings,
+    fill_static,
     is_ring,
     narrow_rings,
     split_rings,
@@ -68,21 +69,29 @@ def open_lanes(
             step = open_steps(model, lanes, length)
             yield lambda ids_B: _to_array(step(torch.from_numpy(ids_B)))
             return
-        learner = Learner(model, lanes, learning)
+        learner = Learner(model, lanes, length, learning)
         try:
             yield lambda ids_B: _to_array(learner.read(torch.from_numpy(ids_B)))
         finally:
             learner.undo_()
 
 
-def open_steps(model: LanguageModel, lanes: int, length: int) -> Callable[[Tensor], Tensor]:
+def open_steps(
+    model: LanguageModel, lanes: int, length: int, carried: State | None = None, read: int = 0
+) -> Callable[[Tensor], Tensor]:
     """Return a function that reads a token per lane and returns logits; weights must not change.
 
-    Memories are rings without slots that `length` tokens do not reach, where none count.
+    It begins at the start of a text, or goes on from the state `carried` after `read` tokens.
+    Memories are rings where they can be, without slots that `length` tokens do not reach, where
+    none count.
     """
-    narrow, read = not model.empty_slots_count, 0
+    narrow = not model.empty_slots_count
     first = crop_rings(model.static_state(1), length) if narrow else model.static_state(1)
     state: State = {name: x.repeat(lanes, *(1,) * (x.ndim - 1)) for name, x in first.items()}
+    if carried is not None and (filled := fill_static(state, carried)) is not None:
+        state = filled
+    elif carried is not None:
+        state, narrow = carried, False
 
     def step(ids_B: Tensor) -> Tensor:
         nonlocal state, read
@@ -103,22 +112,26 @@ class Learner:
     A token is predicted with weights that have seen nothing but tokens of earlier chunks.
     """
 
-    def __init__(self, model: LanguageModel, lanes: int, learning: Learning) -> None:
-        self._model, self._chunk = model, learning.chunk
+    def __init__(self, model: LanguageModel, lanes: int, length: int, learning: Learning) -> None:
+        self._model, self._chunk, self._length = model, learning.chunk, length
         self._parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self._before = [each.detach().clone() for each in self._parameters]
         self._optimizer = learning.optimizer(self._parameters)
-        self._state = self._begin = model.initial_state(lanes)
+        self._begin, self._read = model.initial_state(lanes), 0
         self._inputs = list[Tensor]()
+        self._step = self._open_steps(lanes)
+
+    def _open_steps(self, lanes: int) -> Callable[[Tensor], Tensor]:
+        return open_steps(self._model, lanes, self._length, self._begin, self._read)
 
     def read(self, ids_B: Tensor) -> Tensor:
         """Read a token per lane, after an update if a chunk is full, and return the logits."""
         if len(self._inputs) == self._chunk:
             self._update_(torch.stack([*self._inputs, ids_B], dim=1))
+            self._step = self._open_steps(len(ids_B))
         self._inputs.append(ids_B)
-        out: Output = self._model(ids_B[:, None], self._state)
-        self._state = out.state
-        return self._model.head.logits(out.hidden_BTD[:, -1])
+        self._read += 1
+        return self._step(ids_B)
 
     @torch.enable_grad()
     def _update_(self, read_BT: Tensor) -> None:
@@ -132,7 +145,7 @@ class Learner:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._model.after_step()
-        self._state = self._begin = {name: each.detach() for name, each in out.state.items()}
+        self._begin = {name: each.detach() for name, each in out.state.items()}
         self._inputs.clear()
 
     @torch.no_grad()
