@@ -61,6 +61,7 @@ def test_memories_cut_to_the_text_hold_what_was_read_while_learning(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learning = Learning(chunk=9, rate=1e-2)
+    monkeypatch.setattr(lanes, "BLOCK", 4)
     found = read_all(name, LONG_BT, learning)
     monkeypatch.setattr(lanes, "fill_static", lambda empty, carried: None)
     wanted = read_all(name, LONG_BT, learning)
