@@ -27,12 +27,12 @@ RECIPES = {
     "enwik8_sha_rnn": 0.1,
     "enwik8_adaptive_span": 0.1,
     "enwik8_transformer_xl": 0.1,
-    "enwik8_awd_lstm": 0.5,
-    "enwik8_mlstm": 0.3,
+    "enwik8_awd_lstm": 0.2,
+    "enwik8_mlstm": 0.2,
     "enwik8_20min": 0.1,
 }
-"""One of each family that can be exported, and the size of the noise on its weights, with which
-logits spread over several units."""
+"""One of each family that can be exported, and the size of the noise on its weights. With more,
+LSTMs are chaotic: torch's own logits in float32 and float64 soon have nothing in common."""
 LIMIT = SizeLimit(dim=128, memory=512)
 TOKENS = 64
 
