@@ -3,6 +3,8 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from math import log
 from random import Random
 
 import numpy as np
@@ -11,16 +13,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.compress.small import CPU, TEXT, small_compressor
-from tests.models.tiny import CONFIGS, tiny
+from tests.models.tiny import FIRST_OF_FAMILY, tiny
 
 from sparing.compress import codec
 from sparing.compress.compressor import Compressor, choose_lanes
 from sparing.compress.container import FIXED, read_container, seal, write_container
 from sparing.compress.lanes import Learning
+from sparing.data.tokens import Split
 from sparing.data.vocab import ByteVocab, SymbolVocab
 from sparing.data.words import WordVocab
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.evaluation.loss import evaluate_streams
 
 SMALL = small_compressor(memory=5)
 LEARNING = Learning(chunk=9, rate=0.3)
@@ -30,7 +34,6 @@ ODD = [
     b"\r\n\t" * 60, codec.__doc__.encode(), FIXED.pack(*[b""] + [0] * 9 + [b""] * 3 + [0]),
     b"\x93sparing", b"a" * 16_384, bytes(Random(0).randbytes(999)),
 ]  # fmt: skip
-FIRST_OF_FAMILY = list({family: name for name, (family, _) in reversed(CONFIGS.items())}.values())
 
 
 @pytest.fixture
@@ -75,12 +78,24 @@ def test_the_size_is_what_the_evaluation_claims() -> None:
     data = bytes(np.random.default_rng(0).integers(0, 256, 20_000, dtype=np.uint8))
     # Attention of this small model would see all of a segment, however long.
     compressor = small_compressor()
-    proof = compressor.verify(compressor.compress(data, lanes=40), data)
+    proof = compressor.verify(compressor.compress(data, lanes=37), data)
     assert proof is not None
     assert abs(proof.difference) < 0.001
     with pytest.raises(UserError, match="does not decode to what was compressed"):
         SMALL.verify(SMALL.compress(b"abc"), b"abd")
     assert SMALL.verify(SMALL.compress(b""), b"") is None
+
+
+def test_every_lane_is_evaluated_as_a_text_of_its_own() -> None:
+    proof = SMALL.verify(SMALL.compress(TEXT, lanes=3), TEXT)
+    edges = [len(TEXT) * lane // 3 for lane in range(4)]
+    bits = 0.0
+    for begin, end in pairwise(edges):
+        ids = np.frombuffer(TEXT[begin:end], np.uint8)
+        split = Split(ids, ids.size, 0, SMALL.vocab.start)
+        bits += evaluate_streams(SMALL.model, split, CPU, batch=1, segment=64).loss_nats / log(2)
+    assert proof is not None
+    assert proof.evaluated_bits == pytest.approx(bits, rel=1e-9)
 
 
 def test_learning_makes_a_text_that_repeats_itself_smaller() -> None:

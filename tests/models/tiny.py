@@ -209,6 +209,9 @@ ROUGH_STARTS = {
 """Configs whose faithful first weights start this far from log V; the others within 0.25."""
 
 
+FIRST_OF_FAMILY = list({family: name for name, (family, _) in reversed(CONFIGS.items())}.values())
+
+
 def tiny(name: str) -> LanguageModel:
     """A model with lively weights: fresh ones are so small that laws would hold by accident."""
     torch.manual_seed(7)

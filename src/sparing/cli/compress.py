@@ -194,6 +194,6 @@ def _print_report(report: dict[str, Any], target: Path, *, as_json: bool) -> Non
         say("verified: it decodes to the same bytes")
     if "difference" in report:
         say(
-            f"coded {report['coded_bits']:,} bits; `sparing evaluate --batch {report['lanes']}` "
-            f"claims {report['evaluated_bits']:,.0f}: {report['difference']:+.3%}"
+            f"coded {report['coded_bits']:,} bits; evaluation claims "
+            f"{report['evaluated_bits']:,.0f} for these lanes: {report['difference']:+.3%}"
         )

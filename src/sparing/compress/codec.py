@@ -65,7 +65,7 @@ def code_lanes(  # noqa: PLR0913  as `encode`
     read: Reader, tokens: int, lanes: int, start: int, code: Coder, progress: Progress
 ) -> None:
     """Predict and code the tokens of all lanes step by step: the same for both directions."""
-    edges = np.arange(lanes + 1, dtype=np.int64) * tokens // lanes
+    edges = lane_edges(tokens, lanes)
     begins_B, ends_B = edges[:-1], edges[1:]
     ids_B = np.full(lanes, start, np.int64)
     for step in range(int((ends_B - begins_B).max())):
@@ -75,6 +75,11 @@ def code_lanes(  # noqa: PLR0913  as `encode`
         ids_B = np.full(lanes, start, np.int64)
         ids_B[going_B] = code((begins_B + step)[going_B], probabilities_BV[going_B])
         progress(int(going_B.sum()))
+
+
+def lane_edges(tokens: int, lanes: int) -> IntArray:
+    """Return where each lane of a text begins, and where the last one ends."""
+    return np.arange(lanes + 1, dtype=np.int64) * tokens // lanes
 
 
 def to_probabilities(logits_BV: npt.NDArray[np.float64]) -> Probabilities:

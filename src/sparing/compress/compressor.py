@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,9 +12,18 @@ import numpy as np
 import torch
 
 from sparing import __version__
-from sparing.compress.codec import Progress, Words, decode, encode, range_coder, take_fingerprint
+from sparing.compress.codec import (
+    FINGERPRINT_STEPS,
+    Progress,
+    Words,
+    decode,
+    encode,
+    lane_edges,
+    range_coder,
+    take_fingerprint,
+)
 from sparing.compress.container import MAX_THREADS, WORD, Header, read_container, write_container
-from sparing.compress.lanes import MAX_LANES, IntArray, Learning, open_lanes
+from sparing.compress.lanes import MAX_LANES, IntArray, Learning, Reader, open_lanes
 from sparing.data.tokens import Split
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
@@ -43,7 +52,7 @@ class Verification:
     coded_bits: int
     """Bits of the coded words, without header and checksum."""
     evaluated_bits: float
-    """Bits that `sparing evaluate --batch LANES` claims for the text, with fixed weights."""
+    """Bits that `sparing evaluate --batch 1` claims for the lanes, with fixed weights."""
 
     @property
     def difference(self) -> float:
@@ -105,7 +114,7 @@ class Compressor:
                 maker=describe_machine(),
             )
             advance = progress("compress", ids.size)
-            with open_lanes(self.model, self.hardware, lanes, learning) as read:
+            with self._open_lanes(lanes, ids.size, learning) as read:
                 words = encode(read, ids, lanes, self.vocab.start, advance)
         return write_container(header, words)
 
@@ -143,18 +152,29 @@ class Compressor:
         if not data:
             return None
         header, words = read_container(blob, "the compressed file")
-        split = Split(self._encode(data), len(data), 0, self.vocab.start)
-        advance = progress("evaluate", header.tokens)
-        claimed = evaluate_streams(
-            self.model, split, self.hardware, batch=header.lanes, segment=EVALUATED_SEGMENT
-        )
-        advance(header.tokens)
-        bits = claimed.bits_per_byte * claimed.size_bytes
+        bits = self._evaluate(data, header.lanes, progress("evaluate", header.tokens))
         return Verification(coded_bits=BITS_PER_WORD * len(words), evaluated_bits=bits)
+
+    def _evaluate(self, data: bytes, lanes: int, progress: Progress) -> float:
+        """Return the bits that the evaluation claims for the lanes, each as a text of its own."""
+        ids, bits = self._encode(data), 0.0
+        for ids_T in np.split(ids, lane_edges(ids.size, lanes)[1:-1]):
+            lane = Split(ids_T, len(self.vocab.decode(ids_T)), 0, self.vocab.start)
+            claimed = evaluate_streams(
+                self.model, lane, self.hardware, batch=1, segment=EVALUATED_SEGMENT
+            )
+            bits += claimed.bits_per_byte * claimed.size_bytes
+            progress(ids_T.size)
+        return bits
+
+    def _open_lanes(
+        self, lanes: int, tokens: int, learning: Learning | None
+    ) -> AbstractContextManager[Reader]:
+        return open_lanes(self.model, self.hardware, lanes, -(-tokens // lanes), learning)
 
     def _fingerprint(self, lanes: int, learning: Learning | None) -> bytes:
         short = replace(learning, chunk=FINGERPRINT_CHUNK) if learning else None
-        with open_lanes(self.model, self.hardware, lanes, short) as read:
+        with self._open_lanes(lanes, FINGERPRINT_STEPS * lanes, short) as read:
             return take_fingerprint(read, self.vocab.size, lanes)
 
     def _encode(self, data: bytes) -> IntArray:
@@ -168,7 +188,7 @@ class Compressor:
 
     def _decode(self, header: Header, words: Words, name: str, progress: Progress) -> bytes:
         lanes, start = header.lanes, self.vocab.start
-        with open_lanes(self.model, self.hardware, lanes, header.learning) as read:
+        with self._open_lanes(lanes, header.tokens, header.learning) as read:
             try:
                 ids = decode(read, words, header.tokens, lanes, start, progress)
             except (AssertionError, ValueError) as problem:

@@ -61,6 +61,10 @@ def run_graph(proto: Any, tokens_BN: torch.Tensor, state: Mapping[str, torch.Ten
     return np.concatenate(pieces, axis=1)
 
 
+def test_every_family_that_can_be_exported_is_among_them() -> None:
+    assert {CONFIGS[name][0] for name in SMALLEST} == set(FAMILIES) - {"supernet"}
+
+
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_graph_gives_the_logits_of_its_model(name: str) -> None:
     model, deployed = smallest(name), smallest(name).requires_grad_(False)

@@ -5,8 +5,10 @@ import sys
 import pytest
 import torch
 from tests.export.hf.conftest import LETTERS, SEGMENT, Export
+from tests.models.tiny import CONFIGS
 from torch import Tensor
 
+from sparing import models
 from sparing.models.api import LanguageModel
 
 FAMILIES = ["adaptive_span", "awd_lstm", "mlstm", "sha_rnn", "stack in rounds", "transformer_xl"]
@@ -33,6 +35,10 @@ def own_logits(model: LanguageModel, tokens_BT: Tensor) -> Tensor:
         state = out.state
         rows.append(model.head.logits(out.hidden_BTD))
     return torch.cat(rows, dim=1)
+
+
+def test_every_family_that_can_be_exported_is_among_them() -> None:
+    assert {CONFIGS[name][0] for name in FAMILIES} == set(models.FAMILIES) - {"supernet"}
 
 
 @every_config
