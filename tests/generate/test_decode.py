@@ -49,7 +49,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(tiny) -> None:
 
 
 def test_a_long_prompt_is_read_as_any_segment(tiny) -> None:
-    model = tiny(memory=64).eval()
+    model = tiny(memory=512).eval()
     tokens_BT = torch.randint(11, (2, 3 * WHOLE), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits_BV, state = prefill(model, tokens_BT, model.initial_state(2), chunk=100)
