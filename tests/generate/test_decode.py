@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparing.errors import UserError
-from sparing.generate.decode import GenerationConfig, prefill, stream_tokens
+from sparing.generate.decode import WHOLE, GenerationConfig, prefill, stream_tokens
 from sparing.generate.sampling import SamplingConfig
 
 GREEDY = SamplingConfig(temperature=0)
@@ -46,6 +46,17 @@ def test_prefill_in_chunks_equals_prefill_at_once(tiny) -> None:
         logits_BV, after = prefill(model, tokens_BT, model.initial_state(2), chunk)
         torch.testing.assert_close(logits_BV, once)
         torch.testing.assert_close(after, state)
+
+
+def test_a_long_prompt_is_read_as_any_segment(tiny) -> None:
+    model = tiny(memory=512).eval()
+    tokens_BT = torch.randint(11, (2, 3 * WHOLE), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits_BV, state = prefill(model, tokens_BT, model.initial_state(2), chunk=100)
+        out = model(tokens_BT, model.initial_state(2))
+    wanted_BV = model.head.logits(out.hidden_BTD[:, -1])
+    torch.testing.assert_close(logits_BV, wanted_BV, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state, out.state, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", [0, 5, 64])

@@ -64,6 +64,20 @@ def test_segments_do_not_change_the_answer(name: str, size: int) -> None:
 
 
 @every_family
+@torch.no_grad()
+def test_the_state_alone_is_that_of_a_whole_pass(name: str) -> None:
+    model, tokens_BT = tiny(name), text(2, 80)
+    for inference in (True, False):
+        state = model.initial_state(2, inference=inference)
+        for piece_BT in tokens_BT.split(16, dim=1):
+            state = model.advance(piece_BT, state)
+        wanted = run(model, tokens_BT, 16, inference=inference)[1]
+        assert state.keys() == wanted.keys()
+        for key, tensor in wanted.items():
+            torch.testing.assert_close(state[key], tensor)
+
+
+@every_family
 def test_batch_rows_do_not_talk(name: str) -> None:
     model, tokens_BT = tiny(name), text(3)
     together, state = run(model, tokens_BT, 6)

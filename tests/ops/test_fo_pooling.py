@@ -7,7 +7,7 @@ import torch
 from tests.ops import h200
 from torch import Tensor
 
-from sparing.ops.fo_pooling import fo_pooling, reference
+from sparing.ops.fo_pooling import blocked, fo_pooling, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -175,3 +175,12 @@ def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) ->
     for moved in h200.moves(tmp_path, module="sparing.ops.fo_pooling.kernels", **shape):
         assert len(moved) > 4
         assert sum(move.endswith("v4.b32") for move in moved) >= len(moved) - 4
+
+
+@pytest.mark.parametrize("segment", [64, 65, 200, 1024])
+def test_inference_in_runs_equals_the_definition(segment: int) -> None:
+    three, initial = gates(2, segment, 5)
+    with torch.no_grad():
+        wanted = reference.fo_pooling(three, initial)
+        for got in (blocked.fo_pooling(three, initial), fo_pooling(three, initial)):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)

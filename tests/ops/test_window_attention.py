@@ -9,7 +9,7 @@ import torch
 from tests.ops import h200
 from torch import Tensor
 
-from sparing.ops.window_attention import Edge, _has_tiles, reference, sliced
+from sparing.ops.window_attention import Edge, _has_tiles, blocked, reference, sliced
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -63,14 +63,18 @@ def test_reading_in_slices_equals_the_definition(
     name: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sliced, "ROWS", rows)
+    monkeypatch.setattr(blocked, "ROWS", rows)
+    monkeypatch.setattr(blocked, "LONG", 100)
     wanted = outcome(reference.window_attention, CASES[name])[0]
 
     @torch.no_grad()
     def read(*inputs) -> Tensor:
         return sliced.window_attention(*inputs).requires_grad_()
 
-    got = outcome(read, CASES[name])[0]
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    for fast in (True, False):
+        monkeypatch.setattr(sliced, "has_fast_products", lambda *_, fast=fast: fast)
+        got = outcome(read, CASES[name])[0]
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)

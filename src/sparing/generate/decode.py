@@ -15,6 +15,9 @@ from sparing.generate.compiled import CompiledLane, open_lane
 from sparing.generate.sampling import SamplingConfig, sample
 from sparing.models.api import LanguageModel, Output, State, concat_lanes, select_lanes
 
+WHOLE = 128
+"""Tokens of a prompt that are read in one pass; of a longer one, all but the last go ahead."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationConfig:
@@ -22,7 +25,7 @@ class GenerationConfig:
 
     length: int = 256
     """Tokens to generate after each prompt."""
-    chunk: int = 1024
+    chunk: int = 2048
     """Tokens of a prompt read per forward pass."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion and are not part of it. Used by `generate.text` only."""
@@ -53,10 +56,14 @@ def prefill(
     model: LanguageModel, tokens_BT: Tensor, state: State, chunk: int
 ) -> tuple[Tensor, State]:
     """Read at least one token per lane, `chunk` at a time; return the next logits and the state."""
-    for chunk_BT in torch.split(tokens_BT, chunk, dim=1):
-        out: Output = model(chunk_BT, state)
-        state = out.state
-    return model.head.logits(out.hidden_BTD[:, -1]), state
+    length = tokens_BT.size(1)
+    # Of a long prompt only the last token is read to the end.
+    ahead = length - 1 if length > WHOLE else 0
+    last_BT = tokens_BT[:, ahead:]
+    for chunk_BT in torch.split(tokens_BT[:, :ahead], chunk, dim=1) if ahead else ():
+        state = model.advance(chunk_BT, state)
+    out: Output = model(last_BT, state)
+    return model.head.logits(out.hidden_BTD[:, -1]), out.state
 
 
 def stream_tokens(

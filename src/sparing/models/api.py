@@ -117,6 +117,11 @@ class LanguageModel(nn.Module):
         """Read one segment of at least one token per lane."""
         raise NotImplementedError
 
+    def advance(self, tokens_BT: Tensor, state: State) -> State:
+        """Return the state after a segment of which nothing else is needed, as of a prompt."""
+        out: Output = self(tokens_BT, state)
+        return out.state
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Return the state with the selected lanes as before their first token.
 

@@ -49,6 +49,10 @@ class Block(nn.Module):
         """Return `delta_BTD` and the next state, which is detached."""
         raise NotImplementedError
 
+    def advance(self, hidden_BTD: Tensor, state: State) -> State:
+        """Return the next state alone, where nothing reads the stream after this block."""
+        return self(hidden_BTD, state)[1] if state else {}
+
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Return the state with the selected lanes as before their first token."""
         return zero_lanes(state, lanes_B)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least
 from sparing.nn.dropout import Dropout
-from sparing.nn.linear import StackedLinear
+from sparing.nn.linear import Linear, StackedLinear
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State
 
@@ -33,7 +33,7 @@ class Boom(nn.Module):
         if boom_dim < 1 or boom_dim % dim:
             raise ValueError(f"boom_dim {boom_dim} must be a multiple of dim {dim}")
         self.dim, self.form = dim, form
-        self.widen = nn.Linear(dim, boom_dim, bias=bias)
+        self.widen = Linear(dim, boom_dim, bias=bias)
         self.dropout = Dropout(dropout)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
@@ -52,9 +52,7 @@ class Boom(nn.Module):
 
 def feed_forward(dim: int, ff_dim: int, *, dropout: float) -> nn.Sequential:
     """Return the Transformer's layer: widen, ReLU, narrow."""
-    return nn.Sequential(
-        nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim)
-    )
+    return nn.Sequential(Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), Linear(ff_dim, dim))
 
 
 Activation = Literal["relu2", "gelu", "relu", "swiglu"]
@@ -71,7 +69,7 @@ class FeedForwardBlock(Block):
         # SwiGLU widens twice, once for the gate: with two thirds of `ff_dim` it costs the same.
         halves = 2 if activation == "swiglu" else 1
         self.widen = StackedLinear(dim, ff_dim, blocks=halves, bias=False)
-        self.narrow = nn.Linear(ff_dim, dim, bias=False)
+        self.narrow = Linear(ff_dim, dim, bias=False)
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.widen.weight, std=0.5 * dim**-0.5)
         nn.init.zeros_(self.narrow.weight)
@@ -88,6 +86,9 @@ class FeedForwardBlock(Block):
             return F.silu(gate_BTF) * open_BTF
         if self.activation == "gelu":
             return F.gelu(wide_BTF)
+        if not torch.is_grad_enabled():
+            # In place: memory that is new for every product costs more than the sums.
+            return wide_BTF.relu_() if self.activation == "relu" else wide_BTF.relu_().square_()
         positive_BTF = torch.relu(wide_BTF)
         return positive_BTF.square() if self.activation == "relu2" else positive_BTF
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparing.ops.linear import linear
 from sparing.units import IGNORE_INDEX as IGNORE_INDEX
 
 
@@ -45,7 +46,7 @@ class SoftmaxHead(nn.Module):
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """See `Head`."""
-        return F.linear(hidden_XD, self.weight, self.bias)
+        return linear(hidden_XD, self.weight, self.bias)
 
     def nats(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """See `Head`."""

@@ -3,8 +3,10 @@
 Axes: B batch, M memory, T segment, S = M + T, C capacity, X any.
 """
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,12 +46,18 @@ class KVBuffer:
         # Keyed by the returned view: of several threads only one can take it.
         self._allocations: dict[int, Allocation] = {}
 
-    def append(self, memory_BM: Tensor, fresh_BT: Tensor, window: int) -> Tensor:
-        """Return the last `window` entries of `memory` followed by `fresh`."""
+    def append(
+        self, memory_BM: Tensor, fresh_BT: Tensor, window: int, seen: int | None = None
+    ) -> Tensor:
+        """Return the last `window` entries of `memory` followed by `fresh`.
+
+        Of a memory of which only the last `seen` entries count, no others are copied.
+        """
         size, length = memory_BM.size(1), fresh_BT.size(1)
         allocation = self._take(memory_BM)
         if allocation is None or allocation.end + length > allocation.storage_BC.size(1):
-            allocation = _allocate(memory_BM[:, max(0, size + length - window) :], fresh_BT, window)
+            kept_BM = memory_BM[:, max(0, size + length - window) :]
+            allocation = _allocate(kept_BM, fresh_BT, window, seen)
         storage_BC, end = allocation.storage_BC, allocation.end + length
         _write(storage_BC[:, allocation.end : end], fresh_BT)
         # Nothing older than `memory`, even if the storage has it: a resumed run would not.
@@ -68,6 +76,11 @@ class KVBuffer:
         return None
 
 
+def count_on_host(seen_B: Tensor) -> int | None:
+    """Return the most positions that any lane has read; none where that means waiting."""
+    return int(seen_B.max()) if seen_B.device.type == "cpu" and type(seen_B) is Tensor else None
+
+
 def with_gap(memory_BM: Tensor) -> Tensor:
     """Copy a contiguous memory so that there is a gap before the entries of each lane.
 
@@ -81,16 +94,30 @@ def with_gap(memory_BM: Tensor) -> Tensor:
     return longer_BC[:, 1:]
 
 
-def _allocate(kept_BM: Tensor, fresh_BT: Tensor, window: int) -> Allocation:
+def _allocate(kept_BM: Tensor, fresh_BT: Tensor, window: int, seen: int | None) -> Allocation:
     """Copy `kept` to new storage with space for `fresh` and about one more window.
 
     The first place stays empty: compiled code is specialised on memories that start at offset 0.
     """
     end, length = 1 + kept_BM.size(1), fresh_BT.size(1)
     capacity = end + length + max(window, 2 * length)
-    storage_BC = fresh_BT.new_empty(fresh_BT.size(0), capacity, *fresh_BT.shape[2:])
-    _write(storage_BC[:, 1:end], kept_BM)
+    storage_BC = _reserve(fresh_BT, (fresh_BT.size(0), capacity, *fresh_BT.shape[2:]))
+    skipped = 0 if seen is None else max(0, kept_BM.size(1) - seen)
+    _write(storage_BC[:, 1 + skipped : end], kept_BM[:, skipped:])
     return Allocation(storage_BC, storage_BC, end)
+
+
+def _reserve(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return memory for a long text; on a CPU zeros, which take no time where nobody writes.
+
+    NumPy asks the system for large pages; in pages of 4 kB, the first write takes five times as
+    long.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    raw = torch.from_numpy(np.zeros(math.prod(shape) * like.element_size(), dtype=np.uint8))
+    # Not as a view: compiled code would be specialised on the shape of what it is a view of.
+    return raw.view(like.dtype).view(shape).data
 
 
 def _write(target: Tensor, source: Tensor) -> None:

@@ -3,8 +3,18 @@
 import torch
 from torch import Tensor, nn
 
+from sparing.ops.linear import linear
 
-class StackedLinear(nn.Linear):
+
+class Linear(nn.Linear):
+    """torch's, with faster products where there are some."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Shape is kept, but for the last axis."""
+        return linear(input, self.weight, self.bias)
+
+
+class StackedLinear(Linear):
     """`blocks` matrices stacked in one weight; Muon reads `stacked_blocks`."""
 
     def __init__(self, input_dim: int, dim: int, *, blocks: int, bias: bool = True) -> None:

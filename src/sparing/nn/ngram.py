@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sparing.nn.linear import Linear
+
 MULTIPLIER = 0x9E3779B1
 """Knuth's multiplicative hash; odd, so that no bit of a token is lost."""
 
@@ -44,7 +46,7 @@ class NgramEmbedding(nn.Module):
         self.lengths, self.rows = lengths, rows
         self.history = max(lengths) - 1
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in lengths)
-        self.project = nn.Linear(len(lengths) * width, dim, bias=False)
+        self.project = Linear(len(lengths) * width, dim, bias=False)
         self.find = self._rows
         self.reset_parameters()
 

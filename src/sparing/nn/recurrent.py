@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
@@ -20,6 +19,7 @@ from sparing.nn.precision import compute_dtype
 from sparing.nn.state import State
 from sparing.ops.dropout import dropout
 from sparing.ops.fo_pooling import fo_pooling
+from sparing.ops.linear import linear
 
 CoreKind = Literal["lstm", "gru", "qrnn"]
 CoreState = tuple[Tensor, ...]
@@ -148,7 +148,7 @@ class QRNNCore(nn.Module):
     def forward(self, x_BTD: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """Return outputs and the next state."""
         weight = dropout(self.gates.weight, self.weight_drop if self.training else 0.0)
-        gates_BTG = F.linear(self._windows(x_BTD, state), weight, self.gates.bias)
+        gates_BTG = linear(self._windows(x_BTD, state), weight, self.gates.bias)
         gates_BT3D = gates_BTG.view(*gates_BTG.shape[:2], 3, -1)
         y_BTD, cell_BD = fo_pooling(gates_BT3D, state[0], self._zoneout(x_BTD))
         return y_BTD, (cell_BD, x_BTD[:, -1])[: self.window]

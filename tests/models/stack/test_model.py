@@ -18,7 +18,8 @@ from sparing.config import with_settings
 from sparing.models.api import LanguageModel
 from sparing.models.cost import cost
 from sparing.models.stack.config import BLOCKS, StackConfig
-from sparing.models.stack.model import Residual, Stack, compile_groups, mix_embedding
+from sparing.models.stack.model import Stack
+from sparing.models.stack.stream import Residual, compile_groups, mix_embedding
 from sparing.nn import recurrent
 from sparing.nn.attention import windowed as span
 from sparing.nn.attention.windowed import WindowedAttentionBlock

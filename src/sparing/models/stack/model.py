@@ -7,7 +7,6 @@ and feed-forward, most for Boom.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.config import StackConfig
+from sparing.models.stack.stream import Residual, compile_groups, run_blocks
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.span_refresh import SpanRefresh
 from sparing.nn.attention.weights import block_weights
@@ -29,16 +29,6 @@ from sparing.nn.ring import is_static
 from sparing.nn.state import add_prefix, select_prefix
 
 TABLE_STD = 0.02
-
-
-class Residual(NamedTuple):
-    """The residual stream before some blocks."""
-
-    hidden_BTD: Tensor
-    x0_BTD: Tensor
-    """The embedding."""
-    lambdas_2N: Tensor | None
-    """Weights of the stream and of the embedding after each block; none: blocks only add."""
 
 
 class Stack(LanguageModel):
@@ -120,6 +110,29 @@ class Stack(LanguageModel):
         if self.mtp is not None and self.training:
             penalty = penalty + self.mtp_weight * self.mtp(last_BTD, tokens_BT)
         return Output(last_BTD, carried, penalty)
+
+    def advance(self, tokens_BT: Tensor, state: State) -> State:
+        """See `LanguageModel`. What comes after the last block with a state is not computed."""
+        stateful = [place for place, block in self._passes() if block.state_numbers()]
+        if self.static_shapes or is_static(state) or not stateful:
+            return super().advance(tokens_BT, state)
+        self.refresh()
+        x0_BTD, carried = self._embed(tokens_BT, state)
+        hidden_BTD = x0_BTD
+        for place in range(stateful[-1]):
+            block, own = self._block(place), self._block_state(state, place)
+            stream = Residual(hidden_BTD, x0_BTD, self._lambdas_at(place))
+            hidden_BTD, [after] = run_blocks([block], stream, [own], [])
+            carried |= add_prefix(commit(block, own, after), f"blocks.{place}")
+        last = stateful[-1]
+        after = self._block(last).advance(hidden_BTD, self._block_state(state, last))
+        return carried | add_prefix(after, f"blocks.{last}")
+
+    def _lambdas_at(self, place: int) -> Tensor | None:
+        """The weights of the embedding skip at one place."""
+        if self.resid_lambdas is None or self.x0_lambdas is None:
+            return None
+        return torch.stack([self.resid_lambdas[place], self.x0_lambdas[place]])[:, None]
 
     def _lambdas(self) -> list[Tensor | None]:
         """The weights of the embedding skip, group by group."""
@@ -208,14 +221,12 @@ class Stack(LanguageModel):
     def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
         """Return the weights (B, H, T, S) of blocks that can show them, by place in the order."""
         hidden_BTD, found = self._embed(tokens_BT, state)[0], dict[int, Tensor]()
-        x0_BTD, lambdas = hidden_BTD, [each for each in self._lambdas() if each is not None]
-        every_2N = torch.cat(lambdas, dim=1) if lambdas else None
+        x0_BTD = hidden_BTD
         for place, block in self._passes():
             own = self._block_state(state, place)
             if (weights_BHTS := block_weights(block, hidden_BTD, own)) is not None:
                 found[place] = weights_BHTS
-            lambdas_21 = None if every_2N is None else every_2N[:, place : place + 1]
-            stream = Residual(hidden_BTD, x0_BTD, lambdas_21)
+            stream = Residual(hidden_BTD, x0_BTD, self._lambdas_at(place))
             hidden_BTD, _ = run_blocks([block], stream, [own], [])
         return found
 
@@ -256,44 +267,3 @@ def _embedding_and_head(c: StackConfig) -> tuple[nn.Module, SoftmaxHead | Adapti
     # The embedding is normed before it is read, so its scale is free to suit the softmax.
     nn.init.normal_(table.weight, std=TABLE_STD)
     return table, SoftmaxHead.tied(table)
-
-
-def run_blocks(
-    blocks: Sequence[Block], stream: Residual, states: Sequence[State], deltas: Sequence[Tensor]
-) -> tuple[Tensor, list[State]]:
-    """The stream after `blocks`, and their states; `deltas` come from blocks before them."""
-    hidden_BTD, carried = stream.hidden_BTD, []
-    for number, delta_BTD in enumerate(deltas):
-        hidden_BTD = mix_embedding(stream, hidden_BTD + delta_BTD, number)
-    for number, (block, state) in enumerate(zip(blocks, states, strict=True), len(deltas)):
-        delta_BTD, after = compute(block, hidden_BTD, state)
-        hidden_BTD = mix_embedding(stream, hidden_BTD + delta_BTD, number)
-        carried.append(after)
-    return hidden_BTD, carried
-
-
-def mix_embedding(stream: Residual, hidden_BTD: Tensor, number: int) -> Tensor:
-    """A learned mix of the stream and the embedding, where the model has one."""
-    if stream.lambdas_2N is None:
-        return hidden_BTD
-    resid, x0 = stream.lambdas_2N[:, number].unbind()
-    # In the precision of the weights: bfloat16 would round 1.003 to 1, but only where not compiled.
-    mixed_BTD = resid * hidden_BTD.to(resid.dtype) + x0 * stream.x0_BTD.to(resid.dtype)
-    return mixed_BTD.to(hidden_BTD.dtype)
-
-
-def compile_groups(blocks: Sequence[Block]) -> Iterator[range]:
-    """Groups of blocks that are compiled as one: each ends after a block that carries no state.
-
-    A block that cannot be compiled with its neighbours is the first of its group.
-    """
-    start = 0
-    for number, block in enumerate(blocks):
-        if number > start and not block.compilable:
-            yield range(start, number)
-            start = number
-        if block.compilable and not block.state_numbers():
-            yield range(start, number + 1)
-            start = number + 1
-    if start < len(blocks):
-        yield range(start, len(blocks))

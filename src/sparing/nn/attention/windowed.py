@@ -17,8 +17,8 @@ from sparing.nn.attention.window_rings import attend_to_rings
 from sparing.nn.block import Block, BlockConfig, BufferedBlock, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts
 from sparing.nn.dropout import Dropout
-from sparing.nn.kv_buffer import KVBuffer
-from sparing.nn.linear import StackedLinear
+from sparing.nn.kv_buffer import KVBuffer, count_on_host
+from sparing.nn.linear import Linear, StackedLinear
 from sparing.nn.precision import compute_dtype
 from sparing.nn.ring import empty_head_rings, is_static, ring_length
 from sparing.nn.rotary import PERIOD, Rotary
@@ -53,11 +53,11 @@ class WindowedAttention(nn.Module):
         super().__init__()
         self.heads, self.head_dim, self.ramp, self.key_shift = heads, head_dim, ramp, key_shift
         self.entries = StackedLinear(dim, heads * head_dim, blocks=3, bias=False)
-        self.output = nn.Linear(heads * head_dim, dim, bias=False)
+        self.output = Linear(heads * head_dim, dim, bias=False)
         self.gain_H = nn.Parameter(torch.ones(heads))
         self.rotary = Rotary(head_dim, rotary_fraction=rotary_fraction)
         self.dropout = Dropout(dropout)
-        self.gate = nn.Linear(dim, heads, bias=False) if gated else None
+        self.gate = Linear(dim, heads, bias=False) if gated else None
         if self.gate is not None:
             nn.init.zeros_(self.gate.weight)
         nn.init.normal_(self.entries.weight, std=0.5 * dim**-0.5)
@@ -186,11 +186,21 @@ class WindowedAttentionBlock(BufferedBlock):
         """See `BufferedBlock`. Entries are projected, but nothing attends to them yet."""
         return self.attend.project(hidden_BTD, state)[1]
 
+    def advance(self, hidden_BTD: Tensor, state: State) -> State:
+        """See `Block`. What is carried does not depend on what the heads see."""
+        return (
+            super().advance(hidden_BTD, state)
+            if is_static(state)
+            else self.skip_step(hidden_BTD, state)
+        )
+
     def commit(self, state: State, fresh: State) -> State:
         """See `BufferedBlock`. As many entries are kept as the longest window reaches."""
         if is_static(state):
             return fresh
-        entries = self.buffer.append(state["entries"], fresh["fresh"], self.window)
+        entries = self.buffer.append(
+            state["entries"], fresh["fresh"], self.window, count_on_host(state["seen"])
+        )
         rest = {name: tensor for name, tensor in fresh.items() if name != "fresh"}
         return {"entries": entries, **rest}
 

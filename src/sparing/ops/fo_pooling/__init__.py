@@ -6,7 +6,8 @@ Axes: B batch, T segment, D width; 3: candidate, forget and output, before their
 import torch
 from torch import Tensor
 
-from sparing.ops.fo_pooling import reference
+from sparing.ops.fo_pooling import blocked, reference
+from sparing.ops.linear import is_cpu_inference
 
 
 def fo_pooling(
@@ -18,6 +19,8 @@ def fo_pooling(
     training, its mean in evaluation.
     """
     plain = not isinstance(zoneout, Tensor) and zoneout == 0
+    if plain and gates_BT3D.size(1) >= blocked.SHORTEST and is_cpu_inference(gates_BT3D):
+        return blocked.fo_pooling(gates_BT3D, initial_BD)
     if not (plain and gates_BT3D.is_cuda and gates_BT3D.dtype != torch.float64):
         return reference.fo_pooling(gates_BT3D, initial_BD, zoneout)
     # Triton is only installed, and only needed, where there is a GPU.

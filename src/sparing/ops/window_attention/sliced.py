@@ -1,14 +1,21 @@
 """Head by head over the keys in its window: fast on a CPU, and anywhere for few queries."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparing.ops.window_attention import reference
+from sparing.ops.linear import has_fast_products
+from sparing.ops.window_attention import blocked, reference
 from sparing.ops.window_attention.reference import Edge
 
 ROWS = 128
 """Queries per step: few, so that little beyond a short window is computed."""
+WHOLE = 64
+"""Windows are read in multiples of this, so that vector instructions fit."""
+FEWEST = 16
+"""Fewest queries that pay for copying keys and values into the order that oneDNN reads."""
 
 
 def window_attention(
@@ -41,7 +48,7 @@ def _bounds(edge: Edge) -> tuple[list[int], int, bool]:
     reach_H = edge.span_H.detach().double() + edge.ramp
     first = torch.stack(edge.first_B.aminmax()).to(reach_H.dtype)
     *reaches, begin, latest = torch.cat([reach_H, first]).tolist()
-    return [int(reach) for reach in reaches], int(begin), latest > begin
+    return [math.ceil(reach / WHOLE) * WHOLE for reach in reaches], int(begin), latest > begin
 
 
 def _read_head(  # noqa: PLR0913  all but four are keyword-only
@@ -55,6 +62,11 @@ def _read_head(  # noqa: PLR0913  all but four are keyword-only
 ) -> Tensor:
     """One head without gradients: torch's kernel, a few queries and their keys at a time."""
     segment, memory = query_BT1K.size(1), memory_BM21K.size(1)
+    if segment >= FEWEST and has_fast_products(query_BT1K, fresh_BT21K):
+        both = (x[:, :, :, 0].permute(2, 0, 1, 3) for x in (memory_BM21K, fresh_BT21K))
+        entries_2BSK, query_BTK = torch.cat(list(both), dim=2), query_BT1K[:, :, 0]
+        mixed_BTK = blocked.read_head(query_BTK, entries_2BSK, edge, reach=reach, uneven=uneven)
+        return mixed_BTK[:, :, None]
     entries_BS21K = torch.cat([memory_BM21K.to(fresh_BT21K.dtype), fresh_BT21K], dim=1)
     query_B1TK = query_BT1K.transpose(1, 2).to(fresh_BT21K.dtype)
     keys_B1SK, values_B1SK = entries_BS21K.permute(2, 0, 3, 1, 4).unbind()
