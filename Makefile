@@ -7,7 +7,7 @@ DEMO := runs/demo
 PUBLISHED := $(filter-out results/wikitext2_par/%,$(wildcard results/*/seed1111))
 CODE := src tests $(wildcard benchmarks)
 
-.PHONY: setup demo check test soak lint format docs bench bundle references clean
+.PHONY: setup demo check test soak lint format docs screenshots bench bundle references clean
 
 setup: $(READY)
 
@@ -47,6 +47,10 @@ format: setup
 
 docs: setup
 	$(BIN)/python docs/generate_files.py
+
+# The pictures of docs/page.md; needs chromium and chromedriver
+screenshots: setup
+	$(BIN)/python docs/take_screenshots.py
 
 bench: setup
 	$(BIN)/sparing bench train

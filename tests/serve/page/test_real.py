@@ -11,7 +11,7 @@ def test_a_reader_writes_looks_and_compares(driver: Chrome, real: RealServer) ->
         page.open("#length=12&seed=1&temperature=0&first=their+house&second=there+house")
         assert page.text("#facts").startswith("enwik8_small · 7.8M parameters · reads bytes")
         page.type("The [[United " + Keys.CONTROL + Keys.ENTER)
-        page.until(lambda: page.text("#go") == "Go on" and "States" in page.value)
+        page.until(lambda: page.text("#go") == "Continue" and "States" in page.value)
         page.until(page.scored)
         page.until(lambda: page.text(".what") == "next")
         # Three letters into a name that it knows, the model is sure.

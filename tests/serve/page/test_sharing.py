@@ -92,10 +92,10 @@ def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
     ]
     assert not [role for role, name in used if not name.strip()]
     assert {
-        ("textbox", "Text"), ("textbox", "First text"), ("button", "Go on"), ("combobox", "Model"),
+        ("textbox", "Text"), ("textbox", "First text"), ("button", "Continue"), ("combobox", "Model"),
         ("slider", "Temperature"), ("slider", "Top p"), ("spinbutton", "Seed"),
-        ("button", "e, 50 %: put it there and go on"),
-        ("button", "space, 13 %: put it there and go on"),
+        ("button", "e, 50 %: put it there and continue"),
+        ("button", "space, 13 %: put it there and continue"),
         ("radio", "Block 1, head 1: can look back 5,000; "
                   "half of its attention is on the last token itself"),
     } <= set(used)  # fmt: skip

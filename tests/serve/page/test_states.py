@@ -50,7 +50,7 @@ def test_a_server_that_is_gone_can_be_tried_again(page: Page) -> None:
     page.script.fails = False
     page.find("#notice button").click()
     page.until(lambda: not page.shown("#notice"))
-    page.until(lambda: page.text("#go") == "Go on" and page.text(".what") == "next")
+    page.until(lambda: page.text("#go") == "Continue" and page.text(".what") == "next")
 
 
 def test_an_error_of_the_server_is_shown_in_its_words(page: Page) -> None:

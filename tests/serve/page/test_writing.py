@@ -11,7 +11,7 @@ def test_an_empty_page_offers_a_beginning(page: Page) -> None:
     assert page.text("#facts") == "tiny · 7.8M parameters · reads bytes · 1.0385 bits per byte"
     assert page.text(".what") == "next"
     page.find("#examples button").click()
-    page.until(lambda: page.text("#go") == "Go on" and page.value.endswith("program."))
+    page.until(lambda: page.text("#go") == "Continue" and page.value.endswith("program."))
     assert page.value.startswith("'''Ada Lovelace'''")
     assert not page.shown("#examples")
 
@@ -22,7 +22,7 @@ def test_what_the_model_writes_appears_as_it_comes(page: Page) -> None:
     page.type(PROMPT + Keys.CONTROL + Keys.ENTER)
     page.until(lambda: page.text("#go") == "Stop")
     page.until(lambda: PROMPT < page.value < PROMPT + "wrote the first program.")
-    page.until(lambda: page.text("#go") == "Go on")
+    page.until(lambda: page.text("#go") == "Continue")
     assert page.value == PROMPT + "wrote the first program."
     characters = page.characters()
     assert "".join(text for text, _ in characters) == page.value
@@ -49,7 +49,7 @@ def test_an_alternative_is_put_there_and_the_model_goes_on(page: Page) -> None:
     page.type(Keys.HOME + Keys.ARROW_RIGHT)
     page.until(lambda: page.text(".what") == "o")
     page.find(".lists li button").click()
-    page.until(lambda: page.value == "tewrote" and page.text("#go") == "Go on")
+    page.until(lambda: page.value == "tewrote" and page.text("#go") == "Continue")
     page.find("#undo").click()
     page.until(lambda: page.value == "to be")
 
@@ -60,7 +60,7 @@ def test_escape_stops_and_the_server_is_told(page: Page) -> None:
     page.type(PROMPT + Keys.CONTROL + Keys.ENTER)
     page.until(lambda: len(page.value) > 10)
     page.type(Keys.ESCAPE)
-    assert page.text("#go") == "Go on"
+    assert page.text("#go") == "Continue"
     value = page.value
     page.until(lambda: page.script.cut == 1)
     assert page.value == value
@@ -73,7 +73,7 @@ def test_typing_takes_over_from_the_model(page: Page) -> None:
     page.type(PROMPT + Keys.CONTROL + Keys.ENTER)
     page.until(lambda: len(page.value) > 10)
     page.type("!")
-    assert page.text("#go") == "Go on"
+    assert page.text("#go") == "Continue"
     assert page.value.endswith("!")
     page.until(page.scored)
     assert page.steps()[-1] == 15
@@ -93,7 +93,7 @@ def test_bytes_of_a_character_are_summed_and_broken_ones_shown(page: Page) -> No
     page.script.written = "é".encode() + b"\xff\x00" + "e\u0301".encode() + b"\xe2\x82"
     page.open()
     page.type("a" + Keys.CONTROL + Keys.ENTER)
-    page.until(lambda: page.text("#go") == "Go on" and len(page.value) > 1)
+    page.until(lambda: page.text("#go") == "Continue" and len(page.value) > 1)
     page.until(page.scored)
     texts = [text for text, _ in page.characters()]
     assert texts == ["a", "é", "\ufffd", "␀", "e\u0301", "\ufffd"]
@@ -110,7 +110,7 @@ def test_what_the_model_writes_is_never_markup(page: Page) -> None:
     page.script.written = b"<img src=x onerror=alert(1)><script>alert(2)</script>"
     page.open()
     page.type(PROMPT + Keys.CONTROL + Keys.ENTER)
-    page.until(lambda: page.text("#go") == "Go on" and page.value.endswith("</script>"))
+    page.until(lambda: page.text("#go") == "Continue" and page.value.endswith("</script>"))
     page.type(Keys.HOME)
     page.until(page.scored)
     assert not page.run("return document.querySelector('main img, main script')")

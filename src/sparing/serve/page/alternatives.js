@@ -100,8 +100,8 @@ export class Alternatives extends EventTarget {
     share.textContent = percent(each.bits);
     if (able) {
       inner.type = "button";
-      inner.title = "Put it there and go on";
-      inner.ariaLabel = `${spoken(each.bytes)}, ${percent(each.bits)}: put it there and go on`;
+      inner.title = "Put it there and continue";
+      inner.ariaLabel = `${spoken(each.bytes)}, ${percent(each.bits)}: put it there and continue`;
       const tokens = [...before, { bytes: each.bytes, bits: each.bits, top }];
       inner.addEventListener("click", (event) => {
         const detail = { tokens, byKeyboard: event.detail === 0 };

@@ -1,4 +1,4 @@
-// The page: what happens when the reader types, points, and lets the model go on.
+// The page: what happens when the reader types, points, and lets the model continue.
 
 import { Alternatives, sayCharacter } from "./alternatives.js";
 import { Api, Unreachable } from "./api.js";
@@ -194,7 +194,7 @@ const say = soon(async () => {
 
 // Writing
 
-/** Let the model go on, from `given` where it is another text than the one shown. */
+/** Let the model continue, from `given` where it is another text than the one shown. */
 async function goOn(given) {
   if (!model) return;
   writer.stop();
@@ -227,7 +227,7 @@ writer.addEventListener("progress", () => {
 });
 writer.addEventListener("change", () => {
   document.body.classList.toggle("writing", writer.active);
-  $("go").textContent = writer.active ? "Stop" : "Go on";
+  $("go").textContent = writer.active ? "Stop" : "Continue";
   if (writer.active) $("spoken").textContent = "Writing.";
   refresh();
 });

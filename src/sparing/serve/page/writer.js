@@ -20,7 +20,7 @@ export class Writer extends EventTarget {
     return this.now.characters;
   }
 
-  /** Go on from some characters. Returns what was written, or null if it was stopped. */
+  /** Continue from some characters. Returns what was written, or null if it was stopped. */
   async write(characters, request) {
     this.stop();
     const [mine, control] = [new Writing(characters), new AbortController()];
