@@ -25,7 +25,7 @@ class GenerationConfig:
 
     length: int = 256
     """Tokens to generate after each prompt."""
-    chunk: int = 2048
+    chunk: int = 1024
     """Tokens of a prompt read per forward pass."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion and are not part of it. Used by `generate.text` only."""
