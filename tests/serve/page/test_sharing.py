@@ -92,8 +92,9 @@ def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
     ]
     assert not [role for role, name in used if not name.strip()]
     assert {
-        ("textbox", "Text"), ("textbox", "First text"), ("button", "Continue"), ("combobox", "Model"),
-        ("slider", "Temperature"), ("slider", "Top p"), ("spinbutton", "Seed"),
+        ("textbox", "Text"), ("textbox", "First text"), ("button", "Continue"),
+        ("combobox", "Model"), ("slider", "Temperature"), ("slider", "Top p"),
+        ("spinbutton", "Seed"),
         ("button", "e, 50 %: put it there and continue"),
         ("button", "space, 13 %: put it there and continue"),
         ("radio", "Block 1, head 1: can look back 5,000; "
