@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 from tests.cli.conftest import Sparing
+from tests.cli.terminal import Terminal
 from tests.cli.test_bad_input import refused
 
 from sparing.cli import compress as commands
@@ -31,6 +32,8 @@ def code_lanes(*given):
 codec.code_lanes = code_lanes
 main(sys.argv[1:])
 """
+
+STAGES = ("compress", "decompress", "evaluate")
 
 
 @pytest.fixture
@@ -56,6 +59,16 @@ def test_a_file_comes_back(sparing: Sparing, run: Path, plain: Path) -> None:
     assert plain.read_bytes() == TEXT
     refused(sparing("decompress", packed, "--model", run), f"{plain} exists")
     refused(sparing("compress", plain, "--model", run), f"{packed} exists")
+
+
+def test_a_terminal_shows_one_bar_after_another(run: Path, plain: Path) -> None:
+    words = ("compress", plain, "--model", run, "--lanes", 9, "--verify")
+    with Terminal(*words) as terminal:
+        assert terminal.wait() == 0, terminal.text
+    ends = [terminal.text.rindex(f"{stage}: 100%") for stage in STAGES]
+    assert ends == sorted(ends)
+    # Below a bar that is still open, the cursor would have to be moved.
+    assert "\x1b[A" not in terminal.text
 
 
 def test_learning_and_an_empty_file(sparing: Sparing, run: Path, tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ def _bars(opened: ExitStack) -> MakeProgress:
     """What opens a bar with rate and time left; shown on a terminal only."""
 
     def open_bar(what: str, tokens: int) -> Progress:
+        # One bar at a time: that of the stage before has ended, and so has its clock.
+        opened.close()
         bar = tqdm(total=tokens, unit="B", unit_scale=True, desc=what, disable=None)
         opened.callback(bar.close)
         advance: Progress = bar.update
