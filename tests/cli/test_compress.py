@@ -65,7 +65,7 @@ def test_a_terminal_shows_one_bar_after_another(run: Path, plain: Path) -> None:
     words = ("compress", plain, "--model", run, "--lanes", 9, "--verify")
     with Terminal(*words) as terminal:
         assert terminal.wait() == 0, terminal.text
-    ends = [terminal.text.rindex(f"{stage}: 100%") for stage in STAGES]
+    ends = [terminal.text.rindex(f"\r{stage}: 100%") for stage in STAGES]
     assert ends == sorted(ends)
     # Below a bar that is still open, the cursor would have to be moved.
     assert "\x1b[A" not in terminal.text
