@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.export.onnx.test_graph import CHUNK, run_graph, smallest
-from tests.models.tiny import VOCAB
+from tests.models.tiny import VOCAB, tiny
 
 from sparing.export.onnx.graph import LANES, trace
 from sparing.export.onnx.quantize import quantize, split_gemms
@@ -28,3 +28,13 @@ def test_logits_stay_close_and_every_matrix_is_int8(name: str) -> None:
     assert 0 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
     wide = [each for each in rounded.graph.initializer if each.data_type == TensorProto.FLOAT]
     assert max(len(each.dims) for each in wide) < 2
+
+
+def test_heads_that_share_a_product_stay_in_float32() -> None:
+    model = tiny("all-attention").float().eval().requires_grad_(False)
+    proto = trace(model, model.static_state(LANES, chunk=CHUNK), CHUNK)
+    split_gemms(proto)
+    tokens_BN = torch.randint(VOCAB, (2, 2 * CHUNK))
+    exact = run_graph(proto, tokens_BN, model.static_state(2, chunk=CHUNK))
+    found = run_graph(quantize(proto), tokens_BN, model.static_state(2, chunk=CHUNK))
+    assert 0 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()

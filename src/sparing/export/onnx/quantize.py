@@ -26,8 +26,19 @@ def quantize(proto: Any) -> Any:
             op_types_to_quantize=KINDS,
             weight_type=QuantType.QInt8,
             per_channel=True,
+            nodes_to_exclude=batched_products(proto),
         )
         return onnx.load(path)
+
+
+def batched_products(proto: Any) -> list[str]:
+    """Return the names of products with several matrices at once, for which there is no int8."""
+    several = {tensor.name for tensor in proto.graph.initializer if len(tensor.dims) > 2}
+    return [
+        node.name
+        for node in proto.graph.node
+        if node.op_type == "MatMul" and several.intersection(node.input)
+    ]
 
 
 def split_gemms(proto: Any) -> None:
