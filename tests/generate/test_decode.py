@@ -48,6 +48,15 @@ def test_prefill_in_chunks_equals_prefill_at_once(tiny) -> None:
         torch.testing.assert_close(after, state)
 
 
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 40, WHOLE + 40])
+def test_no_pass_reads_more_of_a_prompt_than_a_chunk(tiny, length: int) -> None:
+    model, read = tiny(memory=64).eval(), list[int]()
+    model.register_forward_pre_hook(lambda _, given: read.append(given[0].size(1)))
+    prefill(model, torch.zeros(1, length, dtype=torch.int64), model.initial_state(1), chunk=4)
+    assert sum(read) == length
+    assert max(read) <= 4
+
+
 def test_a_long_prompt_is_read_as_any_segment(tiny) -> None:
     model = tiny(memory=512).eval()
     tokens_BT = torch.randint(11, (2, 3 * WHOLE), generator=torch.Generator().manual_seed(0))

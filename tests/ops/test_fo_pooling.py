@@ -164,6 +164,22 @@ def test_gates_in_another_order_of_axes_are_read_rightly() -> None:
         assert torch.equal(found, right)
 
 
+def test_gradients_in_another_order_of_axes_are_read_rightly() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.fo_pooling import fused
+
+    answers = []
+    for pool in (fused.fo_pooling, reference.fo_pooling):
+        three, initial = (x.to(DEVICE).requires_grad_() for x in gates(3, 9, 4))
+        y, last = pool(three, initial)
+        # The gradients of transposed tensors are transposed, too.
+        turned = [y.mT, last.T]
+        pulls = [torch.arange(float(x.numel()), device=DEVICE).view(x.shape) for x in turned]
+        torch.autograd.backward(turned, pulls)
+        answers.append([three.grad, initial.grad])
+    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
+
+
 def test_the_kernels_compile_and_move_sixteen_bytes_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     from sparing.ops.fo_pooling.fused import SHAPE

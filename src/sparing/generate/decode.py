@@ -16,7 +16,7 @@ from sparing.generate.sampling import SamplingConfig, sample
 from sparing.models.api import LanguageModel, Output, State, concat_lanes, select_lanes
 
 WHOLE = 128
-"""Tokens of a prompt that are read in one pass; of a longer one, all but the last go ahead."""
+"""Most tokens of a prompt that are read to the end; of a longer one, only the last is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +57,8 @@ def prefill(
 ) -> tuple[Tensor, State]:
     """Read at least one token per lane, `chunk` at a time; return the next logits and the state."""
     length = tokens_BT.size(1)
-    # Of a long prompt only the last token is read to the end.
-    ahead = length - 1 if length > WHOLE else 0
+    # Of a long prompt, or one of several chunks, only the last token is read to the end.
+    ahead = length - 1 if length > min(WHOLE, chunk) else 0
     last_BT = tokens_BT[:, ahead:]
     for chunk_BT in torch.split(tokens_BT[:, :ahead], chunk, dim=1) if ahead else ():
         state = model.advance(chunk_BT, state)

@@ -155,6 +155,16 @@ def test_the_settings_of_attention_reach_it() -> None:
     assert plain.attend.rotary.sine_PF.abs().max() > 0.9
 
 
+@pytest.mark.parametrize("pattern", ["as", "ax", "sf", "alf", "fia", "ff"])
+@torch.no_grad()
+def test_to_advance_is_to_read_without_the_answer(pattern: str) -> None:
+    torch.manual_seed(0)
+    model = stack(pattern, "single_head.memory=0", "relative.memory=0").eval()
+    tokens_BT, before = torch.randint(0, 9, (2, 7)), model.initial_state(2, inference=True)
+    after = model.advance(tokens_BT, before)
+    torch.testing.assert_close(after, model(tokens_BT, before).state)
+
+
 def test_memory_follows_the_longest_span() -> None:
     model = stack("af", "windowed.span_limit=4096", "windowed.span_starts=10,700")
     before = model.initial_state(1)

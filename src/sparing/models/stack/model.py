@@ -113,7 +113,9 @@ class Stack(LanguageModel):
 
     def advance(self, tokens_BT: Tensor, state: State) -> State:
         """See `LanguageModel`. What comes after the last block with a state is not computed."""
-        stateful = [place for place, block in self._passes() if block.state_numbers()]
+        # By what they carry: an empty memory has no numbers, but the next segment appends to it.
+        places = range(len(self.order))
+        stateful = [place for place in places if select_prefix(state, f"blocks.{place}")]
         if self.static_shapes or is_static(state) or not stateful:
             return super().advance(tokens_BT, state)
         self.refresh()

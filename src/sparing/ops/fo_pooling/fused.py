@@ -39,8 +39,10 @@ def _pool_backward(
     d_y: Tensor, d_last: Tensor, gates: Tensor, starts: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return gradients of gates and first cells."""
+    # Before `empty_like`, which would keep another order of axes.
+    d_y, d_last = d_y.contiguous(), d_last.contiguous()
     d_gates, d_initial = torch.empty_like(gates), torch.empty_like(d_last)
-    given = (d_y.contiguous(), d_last.contiguous(), d_gates, d_initial)
+    given = (d_y, d_last, d_gates, d_initial)
     kernels.backward[_grid(d_last)](
         gates, starts, *given, gates.size(1), DIM=d_last.size(1), **SHAPE
     )
@@ -49,7 +51,7 @@ def _pool_backward(
 
 @_pool_backward.register_fake
 def _(d_y: Tensor, d_last: Tensor, gates: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(gates), torch.empty_like(d_last)
+    return torch.empty_like(gates), torch.empty_like(d_last.contiguous())
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
