@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,15 @@ def test_it_trains_by_the_clock_on_request(
     said = verify(sparing, tmp_path, "--by", "minutes", "--until", "0.25")
     assert said.status in (0, 1), said.err
     assert "steps in the time of the reference's 12" in said.out
+
+
+def test_a_stopped_run_is_named_with_the_command_that_compares_it(
+    published: Path, sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparing.cli.verify.train_like", lambda *given: signal.SIGTERM)
+    said = sparing("verify", "quickstart", "--out", tmp_path / "cut")
+    assert said.status == 128 + signal.SIGTERM
+    assert f"sparing verify quickstart --until FRACTION --run {tmp_path / 'cut'}" in said.err
 
 
 def test_runs_and_options_that_cannot_be_compared_are_refused(

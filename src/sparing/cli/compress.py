@@ -130,7 +130,7 @@ def _target(path: Path, out: Path | None, usual: Path | None, *, as_json: bool) 
         if as_json:
             raise UserError("--json and the data would both go to standard output; add --out FILE")
         if sys.stdout.isatty():
-            raise UserError("compressed data cannot be printed on a terminal; add --out FILE")
+            raise UserError("the data would go to the terminal; add --out FILE")
     _refuse_existing(target)
     return target
 

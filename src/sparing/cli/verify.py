@@ -95,7 +95,8 @@ def verify(
         )
         if signal := train_like(reference, run, _paced(options, reference, by)):
             print_message(
-                f"stopped; to compare a part of it: sparing verify {name} --until FRACTION --run"
+                f"stopped; to compare a part of it: sparing verify {name} --until FRACTION "
+                f"--run {run}"
             )
             return 128 + signal
     record = compare(reference, open_run(run), until=until)
