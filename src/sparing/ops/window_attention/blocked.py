@@ -66,6 +66,6 @@ def _mask_edges(scores_RS: Tensor, span: float, ramp: int) -> None:
 def _bias(span: float, ramp: int, rows: int, behind: int, columns: int) -> Tensor:
     """Return log m (R, C) for keys of which the first is `behind` - 1 before the last query."""
     # It depends on distances only, so one row of them is shifted for each query.
-    distance = behind - 1 - torch.arange(rows + columns - 1)
+    distance = behind - 1 - torch.arange(rows + columns - 1, device="cpu")
     inside = ((ramp + span - distance) / ramp).clamp(0, 1) * (distance >= 0)
     return inside.log().unfold(0, columns, 1).flip(0)
