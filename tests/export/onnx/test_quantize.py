@@ -30,8 +30,9 @@ def test_logits_stay_close_and_every_matrix_is_int8(name: str) -> None:
     assert max(len(each.dims) for each in wide) < 2
 
 
-def test_heads_that_share_a_product_stay_in_float32() -> None:
-    model = tiny("all-attention").float().eval().requires_grad_(False)
+@pytest.mark.parametrize("name", ["all-attention", "stack in rounds"])
+def test_what_cannot_run_in_int8_stays_in_float32(name: str) -> None:
+    model = tiny(name).float().eval().requires_grad_(False)
     proto = trace(model, model.static_state(LANES, chunk=CHUNK), CHUNK)
     split_gemms(proto)
     tokens_BN = torch.randint(VOCAB, (2, 2 * CHUNK))

@@ -1,6 +1,7 @@
 """A graph with weights in 8 bits; what it computes from them is scaled back at once."""
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,25 @@ def quantize(proto: Any) -> Any:
             op_types_to_quantize=KINDS,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            nodes_to_exclude=batched_products(proto),
+            nodes_to_exclude=nodes_in_float(proto),
         )
         return onnx.load(path)
 
 
-def batched_products(proto: Any) -> list[str]:
-    """Return the names of products with several matrices at once, for which there is no int8."""
-    several = {tensor.name for tensor in proto.graph.initializer if len(tensor.dims) > 2}
-    return [
-        node.name
-        for node in proto.graph.node
-        if node.op_type == "MatMul" and several.intersection(node.input)
-    ]
+def nodes_in_float(proto: Any) -> list[str]:
+    """Return the names of nodes whose weights ONNX Runtime cannot run in int8.
+
+    Products with several matrices at once, and LSTMs that share their weights.
+    """
+    dims = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+    uses = Counter(name for node in proto.graph.node for name in node.input if name in dims)
+
+    def unfit(node: Any) -> bool:
+        if node.op_type == "MatMul":
+            return any(dims.get(name, 0) > 2 for name in node.input)
+        return node.op_type == "LSTM" and uses[node.input[1]] > 1
+
+    return [node.name for node in proto.graph.node if unfit(node)]
 
 
 def split_gemms(proto: Any) -> None:
