@@ -4,11 +4,9 @@ import itertools
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from tests.training.toy import (
@@ -24,16 +22,13 @@ from tests.training.toy import (
     text,
     toy_training,
 )
-from torch import Tensor
 
 from sparing.data.stream import Cursor, Stream, StreamConfig
-from sparing.models.api import Output, State
 from sparing.models.sha_rnn.model import SHARNN
 from sparing.training import journal
 from sparing.training.capture import restore, start_second_pass
 from sparing.training.checkpoint import Checkpoint
-from sparing.training.distributed.world import World
-from sparing.training.loop import fit, reset_lanes
+from sparing.training.loop import fit
 from sparing.training.optim import OptimConfig, build_optimizer
 from sparing.training.schedule import ScheduleConfig
 from sparing.training.state import Training
@@ -74,139 +69,6 @@ def test_stopped_and_resumed_the_numbers_are_bit_equal(
     second.stream.cursor = second.counters.cursor
     fit(second, config, PLAIN, callbacks(two, shelf))
     assert entries(two, "train") == entries(one, "train")
-
-
-class LanesToReset(SHARNN):
-    """Returns the lanes to reset as its state."""
-
-    def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
-        return {"lanes": lanes_B}
-
-
-def chosen(step: int = 0, world: World | None = None, **settings: Any) -> list[bool]:
-    training = toy_training(LanesToReset(MODEL))
-    training.counters.step, training.world = step, world or World()
-    config = budget(**settings)
-    state = reset_lanes(training, config)
-    lanes: list[bool] = (
-        state["lanes"].tolist() if state is not training.state else [False] * config.batch
-    )
-    return lanes
-
-
-def test_which_lanes_are_reset_depends_on_seed_and_step_alone() -> None:
-    first = chosen(7, batch=64, state_reset=0.5)
-    assert chosen(7, batch=64, state_reset=0.5) == first
-    assert chosen(8, batch=64, state_reset=0.5) != first
-    assert chosen(7, batch=64, state_reset=0.5, seed=5) != first
-    training = toy_training(LanesToReset(MODEL))
-    before = torch.get_rng_state()
-    reset_lanes(training, budget(state_reset=0.5))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_without_a_reset_lane_the_state_is_the_same_object() -> None:
-    training = toy_training()
-    assert reset_lanes(training, budget(state_reset=1e-9)) is training.state
-
-
-@pytest.mark.parametrize("state_reset", [0.01, 0.3])
-def test_as_many_lanes_are_reset_as_configured(state_reset: float) -> None:
-    found = [sum(chosen(step, batch=2000, state_reset=state_reset)) for step in range(10)]
-    assert sum(found) / 20_000 == pytest.approx(state_reset, abs=4 * (state_reset / 20_000) ** 0.5)
-    assert len(set(found)) > 1
-
-
-@pytest.mark.parametrize("state_reset", [-0.1, 1.0, math.inf, math.nan])
-def test_a_state_reset_that_is_no_probability_is_refused(state_reset: float) -> None:
-    with pytest.raises(ValueError, match=r"train\.state_reset must be at least 0 and below 1, not"):
-        budget(state_reset=state_reset)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_which_lanes_are_reset_does_not_depend_on_the_number_of_processes(size: int) -> None:
-    class One(World):
-        def __init__(self, rank: int) -> None:
-            self.rank, self.size = rank, size
-
-    settings: dict[str, Any] = {"batch": 12, "state_reset": 0.5}
-    parts = [chosen(3, One(rank), **settings) for rank in range(size)]
-    assert [lane for part in parts for lane in part] == chosen(3, **settings)
-
-
-def losses(folder: Path, *, dropout: float = 0.0, **settings: Any) -> list[float]:
-    """Of every step."""
-    folder.mkdir()
-    torch.manual_seed(5)
-    training = toy_training(SHARNN(replace(MODEL, dropout_hidden=dropout)))
-    fit(training, budget(**settings), PLAIN, callbacks(folder, Shelf()))
-    return [entry["nats_per_token"] for entry in entries(folder, "train")]
-
-
-def test_without_state_resets_nothing_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    never, often = (
-        losses(tmp_path / str(share), dropout=0.3, state_reset=share) for share in (1e-12, 0.5)
-    )
-    monkeypatch.setattr(SHARNN, "reset_lanes", None)
-    assert losses(tmp_path / "without", dropout=0.3) == never != often
-
-
-def test_state_resets_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
-    whole, cut = (losses(tmp_path / str(n), state_reset=0.3, micro_batches=n) for n in (1, 4))
-    assert cut == pytest.approx(whole, rel=1e-4)
-
-
-def test_lanes_are_reset_before_their_segment_is_read(tmp_path: Path) -> None:
-    class Watched(SHARNN):
-        found: ClassVar[list[list[bool]]] = []
-
-        def forward(self, tokens_BT: Tensor, state: State) -> Output:
-            self.found.append((~state["blocks.0.hidden"].any(1)).tolist())
-            return super().forward(tokens_BT, state)
-
-    fit(
-        toy_training(Watched(MODEL)),
-        budget(steps=9, state_reset=0.4),
-        PLAIN,
-        callbacks(tmp_path, Shelf()),
-    )
-    wanted = [chosen(step, state_reset=0.4) for step in range(1, 9)]
-    assert Watched.found == [[True] * 4, *wanted]
-    assert any(map(any, wanted))
-
-
-def test_lanes_that_begin_a_chunk_are_reset_with_those_drawn() -> None:
-    training = toy_training(LanesToReset(MODEL))
-    config, begins = budget(), np.array([False, True, False, True])
-    assert reset_lanes(training, config, begins)["lanes"].tolist() == begins.tolist()
-    often = budget(state_reset=0.9)
-    drawn = np.array(reset_lanes(training, often)["lanes"].tolist())
-    both = reset_lanes(training, often, begins)["lanes"].tolist()
-    assert both == (drawn | begins).tolist()
-
-
-@pytest.mark.parametrize("reset", [True, False])
-def test_the_state_is_carried_across_the_joints_of_chunks_unless_it_is_reset(
-    tmp_path: Path, *, reset: bool
-) -> None:
-    class Watched(SHARNN):
-        found: ClassVar[list[list[bool]]] = []
-
-        def forward(self, tokens_BT: Tensor, state: State) -> Output:
-            self.found.append((~state["blocks.0.hidden"].any(1)).tolist())
-            return super().forward(tokens_BT, state)
-
-    training = toy_training(Watched(MODEL))
-    stream = StreamConfig(batch=4, segment=6, shuffle_chunk=24, shuffle_reset=reset)
-    training.stream = Stream(text(), stream)
-    config = budget(steps=17, shuffle_chunk=24, shuffle_reset=reset)
-    fit(training, config, PLAIN, callbacks(tmp_path, Shelf()))
-    wanted = [segment.begins_B for segment in Stream(text(), stream).one_epoch()]
-    fresh = [[False] * 4 if begins is None else begins.tolist() for begins in wanted[1:17]]
-    assert Watched.found[:17] == [[True] * 4, *fresh]
-    assert any(map(any, fresh)) == reset
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,18 @@ def _allocate(kept_BM: Tensor, fresh_BT: Tensor, window: int, seen: int | None) 
 
 
 def _reserve(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return memory for a long text; on a CPU zeros, which take no time where nobody writes.
+    """Return memory for a long text, whatever it holds."""
+    return lazy_zeros(like, shape) if like.device.type == "cpu" else like.new_empty(shape)
+
+
+def lazy_zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return zeros, which on a CPU take neither time nor memory where nobody writes.
 
     NumPy asks the system for large pages; in pages of 4 kB, the first write takes five times as
     long.
     """
     if like.device.type != "cpu":
-        return like.new_empty(shape)
+        return like.new_zeros(shape)
     raw = torch.from_numpy(np.zeros(math.prod(shape) * like.element_size(), dtype=np.uint8))
     # Not as a view: compiled code would be specialised on the shape of what it is a view of.
     return raw.view(like.dtype).view(shape).data

@@ -33,7 +33,8 @@ class TrainConfig:
     """Reset the state of a lane at the start of each chunk of `shuffle_chunk`, instead of carrying
     it over from the chunk before."""
     state_reset: float = 0.0
-    """Probability that a lane's state is reset before a segment."""
+    """Probability that a lane's state is reset before a segment, which the lane then reads as if
+    a text began there."""
     lr_by_length: bool = False
     """Multiply the learning rate of each step by its segment's length over `segment`."""
     micro_batches: int = 1
@@ -77,10 +78,8 @@ class TrainConfig:
                 raise ValueError(f"train.{name} must be positive, not {value}")
         if not self.halved <= 1:
             raise ValueError(f"train.halved is a share, at most 1, not {self.halved}")
-        if not 0 <= self.state_reset < 1:
-            raise ValueError(
-                f"train.state_reset must be at least 0 and below 1, not {self.state_reset}"
-            )
+        if not 0 <= self.state_reset <= 1:
+            raise ValueError(f"train.state_reset must be from 0 to 1, not {self.state_reset}")
         self._check_chunks()
         if self.seed >= 1 << 63:
             raise ValueError(f"train.seed must be below 2^63, not {self.seed}")

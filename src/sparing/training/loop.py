@@ -3,13 +3,8 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
 from sparing import units
 from sparing.data.stream import Segment, prefetch
-from sparing.evaluation.window import to_device
-from sparing.models.api import State
 from sparing.training.capture import capture, capture_optimizer, capture_weights, position
 from sparing.training.checkpoint import Checkpoint
 from sparing.training.config import TrainConfig
@@ -20,13 +15,11 @@ from sparing.training.recovery import (
     roll_back,
     step_within_memory,
 )
+from sparing.training.reset import begin_segment
 from sparing.training.schedule import ScheduleConfig, lr_factor
 from sparing.training.state import Callbacks, Counters, Training
 from sparing.training.step import StepResult
 from sparing.training.stopping import Clock, stopping
-
-RESET_SEED = 0x5EED
-"""Separates these random numbers from others drawn with the same seed."""
 
 
 def fit(
@@ -44,8 +37,7 @@ def fit(
             if (share := budget_used(training, config, clock)) >= training.until:
                 break
             with counters.spending("steps"):
-                segment = next(segments)
-                training.state = next_state(training, segment, config)
+                segment = begin_segment(training, next(segments), config)
                 by_length = segment.length / config.segment if config.lr_by_length else 1.0
                 training.optimizer.scale_lr(by_length * scheduled_lr(counters, schedule, share))
                 training.model.before_step(counters.step, share)
@@ -99,34 +91,6 @@ def budget_used(training: Training, config: TrainConfig, clock: Clock) -> float:
         used_s = clock.shared_s() if pace is None else pace.seconds_at(counters.step)
         shares.append(used_s / (60 * config.minutes))
     return max(shares)
-
-
-def next_state(training: Training, segment: Segment, config: TrainConfig) -> State:
-    """The state to read `segment` with: carried, fresh at the start of an epoch, lanes reset."""
-    if segment.fresh:
-        training.state = training.fresh_state(segment.inputs_BT.size(0))
-    if config.state_reset or segment.begins_B is not None:
-        return reset_lanes(training, config, segment.begins_B)
-    return training.state
-
-
-def reset_lanes(
-    training: Training, config: TrainConfig, begins_B: npt.NDArray[np.bool_] | None = None
-) -> State:
-    """The carried state with lanes reset: those that begin a text, and others chosen at random.
-
-    The choice depends on seed and step alone and covers the lanes of all processes.
-    """
-    random = np.random.default_rng((RESET_SEED, config.seed, training.counters.step))
-    chosen = random.random(config.batch) < config.state_reset
-    if begins_B is not None:
-        chosen |= begins_B
-    # Over the lanes of all processes: the entries of a state must not differ between them.
-    if not chosen.any():
-        return training.state
-    local = training.world.lanes(config.batch)
-    lanes_B = to_device(chosen[local.start : local.stop], training.hardware.device)
-    return training.model.reset_lanes(training.state, lanes_B)
 
 
 def scheduled_lr(counters: Counters, schedule: ScheduleConfig, share: float) -> float:

@@ -17,7 +17,7 @@ from sparing.nn.attention.window_rings import attend_to_rings
 from sparing.nn.block import Block, BlockConfig, BufferedBlock, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts
 from sparing.nn.dropout import Dropout
-from sparing.nn.kv_buffer import KVBuffer, count_on_host
+from sparing.nn.kv_buffer import KVBuffer, count_on_host, lazy_zeros
 from sparing.nn.linear import Linear, StackedLinear
 from sparing.nn.precision import compute_dtype
 from sparing.nn.ring import empty_head_rings, is_static, ring_length
@@ -160,7 +160,7 @@ class WindowedAttentionBlock(BufferedBlock):
         """Return space for one window, all of it marked as empty."""
         shape, narrow = (self.attend.heads, self.attend.head_dim), compute_dtype(like)
         state = {
-            "entries": like.new_zeros(batch, self.window, 2, *shape, dtype=narrow),
+            "entries": lazy_zeros(like.new_empty(0, dtype=narrow), (batch, self.window, 2, *shape)),
             "seen": torch.zeros(batch, dtype=torch.int64, device=like.device),
         }
         if self.attend.key_shift:
