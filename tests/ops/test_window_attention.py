@@ -22,6 +22,7 @@ CASES = {
     "one query": {"segment": 1, "memory": 90, "spans": [5.5, 80.0], "first": [0, 90]},
     "ramp of one": {"segment": 40, "memory": 30, "spans": [3.5, 9.0], "first": [0, 5], "ramp": 1},
     "wider": {"segment": 40, "memory": 30, "spans": [9.5, 50.0], "first": [2, 0], "width": 64},
+    "wide": {"segment": 70, "memory": 64, "spans": [9.5, 80.0], "first": [2, 0], "width": 128},
     "widest": {"segment": 70, "memory": 64, "spans": [9.5, 80.0], "first": [2, 0], "width": 256},
     "long inside": {"segment": 260, "memory": 300, "spans": [250.5, 400.25], "first": [0, 11]},
 }
@@ -187,6 +188,7 @@ def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(
     assert fused._tile(fused.FORWARD, wide.bfloat16())["ROWS"] == 32
     assert fused._tile(fused.FORWARD, wide)["ROWS"] == 16
     assert "maxnreg" not in fused._tile(fused.BACKWARD_QUERY, torch.empty(1, 1, 1, 64))
+    assert fused._tile(fused.FORWARD, wide[..., :128].bfloat16())["COLUMNS"] == 32
     for got, right in zip(outcome(fused.window_attention, CASES["widest"]), wanted, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=2e-5)
 
@@ -243,6 +245,7 @@ LAST = ("backward_entries",)
     [
         (64, 101_376, "*bf16", ALL),
         (128, 101_376, "*bf16", ALL),
+        (128, 232_448, "*bf16", ALL),
         pytest.param(256, 101_376, "*bf16", ALL, marks=pytest.mark.soak),
         pytest.param(256, 232_448, "*bf16", ALL, marks=pytest.mark.soak),
         pytest.param(128, 101_376, "*fp32", LAST, marks=pytest.mark.soak),

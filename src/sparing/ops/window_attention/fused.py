@@ -14,15 +14,28 @@ from torch import Tensor
 from sparing.ops.window_attention import kernels
 from sparing.ops.window_attention.reference import Edge
 
-FORWARD = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 3}
-BACKWARD_QUERY = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 4, "maxnreg": 128}
-BACKWARD_ENTRIES = {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3, "maxnreg": 128}
-"""Queries by keys of a tile and compiler options: the fastest of 8 to 10 on an H200.
+Tile = dict[str, int]
+FORWARD: dict[int, Tile] = {
+    64: {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 3},
+    128: {"ROWS": 64, "COLUMNS": 64, "num_warps": 4, "num_stages": 3},
+}
+BACKWARD_QUERY: dict[int, Tile] = {
+    64: {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 4, "maxnreg": 128},
+    128: {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 3},
+}
+BACKWARD_ENTRIES: dict[int, Tile] = {
+    64: {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3, "maxnreg": 128},
+    128: {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3},
+}
+"""Queries by keys of a tile and compiler options, for heads up to this width: the fastest of about
+ten on an H200 in bfloat16 (benchmarks/window_tiles.py).
 
 With fewer registers (`maxnreg`) more programs share a multiprocessor, which outweighs the few
 hundred bytes that spill.
 """
 LOG2E = 1.4426950408889634
+NARROW = 64
+"""The widest head whose tiles fit into the shared memory of any GPU, in any precision."""
 LARGE_SHARED_BYTES = 131_072
 """Bytes of shared memory of data-centre GPUs; others have about 100,000."""
 
@@ -121,18 +134,20 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 _attend.register_autograd(_gradients, setup_context=_save)
 
 
-def _tile(usual: dict[str, int], query: Tensor) -> dict[str, int]:
-    """Return the tile for these queries: wide heads need more registers and shared memory.
+def _tile(timed: dict[int, Tile], query: Tensor) -> Tile:
+    """Return the tile for these queries: one that was timed, or else one that fits.
 
-    The backward pass holds two tiles of queries and two of keys, so each may take a quarter of the
-    memory. In 16 bits almost nothing then spills from the registers, even for the widest heads.
-    32 bits and smaller GPUs have not been timed; more would spill there, so their registers are
-    not capped.
+    Only data-centre GPUs have been timed, and wide heads in 16 bits alone. Elsewhere more would
+    spill from the registers, so their number is not capped, and wide heads have small tiles: the
+    backward pass holds two of queries and two of keys, each in a quarter of the shared memory.
     """
     width, available = query.size(-1), _shared_bytes(query.device)
-    if width <= 64:
-        uncapped = {key: number for key, number in usual.items() if key != "maxnreg"}
-        return usual if available >= LARGE_SHARED_BYTES else uncapped
+    data_centre = available >= LARGE_SHARED_BYTES
+    if width <= NARROW:
+        usual = timed[NARROW]
+        return usual if data_centre else {k: n for k, n in usual.items() if k != "maxnreg"}
+    if width in timed and data_centre and query.element_size() == 2:
+        return timed[width]
     row_bytes = width * query.element_size()
     rows = next((rows for rows in (64, 32) if 4 * rows * row_bytes <= available), 16)
     return {"ROWS": rows, "COLUMNS": 32, "num_warps": 8, "num_stages": 2}
