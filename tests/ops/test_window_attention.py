@@ -20,6 +20,12 @@ CASES = {
     "short spans": {"segment": 130, "memory": 200, "spans": [0.5, 90.0], "first": [3, 77]},
     "whole spans": {"segment": 70, "memory": 70, "spans": [32.0, 64.0], "first": [0, 70]},
     "one query": {"segment": 1, "memory": 90, "spans": [5.5, 80.0], "first": [0, 90]},
+    "three heads, two alike": {
+        "segment": 70,
+        "memory": 40,
+        "spans": [9.0, 60.5, 9.0],
+        "first": [0, 12],
+    },
     "ramp of one": {"segment": 40, "memory": 30, "spans": [3.5, 9.0], "first": [0, 5], "ramp": 1},
     "wider": {"segment": 40, "memory": 30, "spans": [9.5, 50.0], "first": [2, 0], "width": 64},
     "wide": {"segment": 70, "memory": 64, "spans": [9.5, 80.0], "first": [2, 0], "width": 128},
@@ -33,9 +39,10 @@ def outcome(attend, case: dict, dtype: torch.dtype = torch.float32) -> list[Tens
     torch.manual_seed(0)
     segment, memory, ramp = case["segment"], case["memory"], case.get("ramp", 32)
     width = case.get("width", 16)
-    query = torch.randn(2, segment, 2, width)
-    fresh = torch.randn(2, segment, 2, 2, width)
-    old = torch.randn(2, memory, 2, 2, width)
+    heads = len(case["spans"])
+    query = torch.randn(2, segment, heads, width)
+    fresh = torch.randn(2, segment, 2, heads, width)
+    old = torch.randn(2, memory, 2, heads, width)
     for lane, first in enumerate(case["first"]):
         old[lane, :first, 0], old[lane, :first, 1] = 10.0, 100.0
     # With gaps between the lanes, as memories have them.
@@ -46,7 +53,7 @@ def outcome(attend, case: dict, dtype: torch.dtype = torch.float32) -> list[Tens
     edge = Edge(span, torch.tensor(case["first"], device=DEVICE), ramp)
     out = attend(query, fresh, old, edge)
     torch.manual_seed(1)
-    out.backward(torch.randn(2, segment, 2, width).to(out))
+    out.backward(torch.randn(2, segment, heads, width).to(out))
     found = (out.detach(), query.grad, fresh.grad, span.grad)
     return [x.double() for x in found if x is not None]
 
@@ -224,7 +231,7 @@ for name in names:
     kernel = getattr(kernels, name)
     tile = dict(fused._tile(getattr(fused, name.upper()), query))
     options = {key: tile.pop(key) for key in ("num_warps", "num_stages", "maxnreg") if key in tile}
-    fixed = {"RAMP": 32, "HEADS": 1, "WIDTH": width, **tile}
+    fixed = {"RAMP": 32, "HEADS": 1, "PADDED": 2, "WIDTH": width, **tile}
     kinds = {n: (numbers | singles | dict.fromkeys(fixed, "constexpr")).get(n, kind)
              for n in kernel.arg_names}
     places = {(kernel.arg_names.index(n),): value for n, value in fixed.items()}

@@ -70,9 +70,9 @@ def _attend(
     out = torch.empty_like(query)
     lse = query.new_empty(batch, heads, segment, dtype=torch.float32)
     tile = _tile(FORWARD, query)
-    kernels.forward[(triton.cdiv(segment, tile["ROWS"]), batch * heads)](
+    kernels.forward[(triton.cdiv(segment, tile["ROWS"]) * batch, heads)](
         query, memory, fresh, span, first, out, lse, *_sizes(query, memory), _scale(width),
-        RAMP=ramp, HEADS=heads, WIDTH=width, **tile,
+        **_shape(query, ramp), **tile,
     )  # fmt: skip
     return out, lse
 
@@ -102,12 +102,12 @@ def _attend_backward(
     d_span = query.new_empty(batch, heads, rows, dtype=torch.float32)
     common = (span, first, grad, lse, delta)
     sizes = (*_sizes(query, memory), _scale(width))
-    shape = {"RAMP": ramp, "HEADS": heads, "WIDTH": width}
-    kernels.backward_query[(rows, batch * heads)](
+    shape = _shape(query, ramp)
+    kernels.backward_query[(rows * batch, heads)](
         query, memory, fresh, *common, out, d_query, d_span, *sizes, **shape, **by_query
     )
     columns = triton.cdiv(segment, by_entry["COLUMNS"])
-    kernels.backward_entries[(columns, batch * heads)](
+    kernels.backward_entries[(columns * batch, heads)](
         query, fresh, *common, d_fresh, segment, memory.size(1), _scale(width), **shape, **by_entry
     )
     return d_query, d_fresh, d_span.sum((0, 2))
@@ -163,6 +163,14 @@ def _shared_bytes(device: torch.device) -> int:
         return LARGE_SHARED_BYTES
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return int(properties["max_shared_mem"])
+
+
+def _shape(query: Tensor, ramp: int) -> dict[str, int]:
+    """Return the constants of all kernels."""
+    heads, width = query.shape[2:]
+    # A power of two, as Triton's vectors are.
+    return {"RAMP": ramp, "HEADS": heads, "PADDED": max(2, triton.next_power_of_2(heads)),
+            "WIDTH": width}  # fmt: skip
 
 
 def _scale(width: int) -> float:

@@ -13,6 +13,23 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def _place(span_at, tiles, HEADS: tl.constexpr, PADDED: tl.constexpr):
+    """This program's tile, lane and head. Heads that see most keys start first.
+
+    Their programs take a hundred times as long as others, which fill the gaps at the end.
+    """
+    tile, lane = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    head = tl.arange(0, PADDED)
+    span = tl.load(span_at + head, mask=head < HEADS, other=-1.0)
+    before, after = span[None, :], span[:, None]
+    earlier = (before > after) | ((before == after) & (head[None, :] < head[:, None]))
+    rank = tl.sum(earlier.to(tl.int32), 1)
+    chosen = tl.sum(tl.where(rank == tl.program_id(1), head, 0), 0)
+    # Spans that are not numbers have no order.
+    return tile, lane.to(tl.int64), tl.minimum(chosen, HEADS - 1)
+
+
+@triton.jit
 def _window(
     span, start, near, columns, RAMP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
@@ -102,12 +119,11 @@ def _sum_source(
 def forward(
     query_at, memory_at, fresh_at, span_at, first_at, out_at, lse_at, segment, memory, stride_lane,
     stride_key, scale,
-    RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    RAMP: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # The last tiles see most keys; they start first.
-    tile, lane_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
-    lane, head = (lane_head // HEADS).to(tl.int64), lane_head % HEADS
+    tile, lane, head = _place(span_at, tl.cdiv(segment, ROWS), HEADS, PADDED)
+    lane_head = lane * HEADS + head
     span, start = tl.load(span_at + head), tl.load(first_at + lane)
     row, channel = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     offset = ((lane * segment + row[:, None]) * HEADS + head) * WIDTH + channel[None, :]
@@ -180,11 +196,12 @@ def _query_source(
 def backward_query(
     query_at, memory_at, fresh_at, span_at, first_at, grad_at, lse_at, delta_at, out_at, d_query_at,
     d_span_at, segment, memory, stride_lane, stride_key, scale,
-    RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    RAMP: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    tile, lane_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
-    lane, head = (lane_head // HEADS).to(tl.int64), lane_head % HEADS
+    tiles = tl.cdiv(segment, ROWS)
+    tile, lane, head = _place(span_at, tiles, HEADS, PADDED)
+    lane_head = lane * HEADS + head
     span, start = tl.load(span_at + head), tl.load(first_at + lane)
     row, channel = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     there = row < segment
@@ -211,7 +228,7 @@ def backward_query(
     d_query = d_query * (scale * LN2)
     tl.store(d_query_at + offset, d_query.to(query.dtype), mask=there[:, None])
     d_span = tl.where(there, d_span, 0.0)
-    tl.store(d_span_at + lane_head * tl.num_programs(0) + tile, tl.sum(d_span, 0) / RAMP)
+    tl.store(d_span_at + lane_head * tiles + tile, tl.sum(d_span, 0) / RAMP)
 
 
 @triton.jit
@@ -247,11 +264,11 @@ def _entry_tiles(
 def backward_entries(
     query_at, fresh_at, span_at, first_at, grad_at, lse_at, delta_at, d_fresh_at, segment, memory,
     scale,
-    RAMP: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    RAMP: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    tile, lane_head = tl.program_id(0), tl.program_id(1)
-    lane, head = (lane_head // HEADS).to(tl.int64), lane_head % HEADS
+    tile, lane, head = _place(span_at, tl.cdiv(segment, COLUMNS), HEADS, PADDED)
+    lane_head = lane * HEADS + head
     span, start = tl.load(span_at + head), tl.maximum(tl.load(first_at + lane) - memory, 0)
     column, channel = tile * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
     there = column < segment
