@@ -231,7 +231,7 @@ class LM:
         return self._compressor().decompress(blob)
 
     def _compressor(self) -> Compressor:
-        return Compressor(self.model, self.vocab, self.hardware)
+        return Compressor(self.model, self.vocab, Hardware(self.hardware.device, "float32"))
 
     def attention_weights(self, tokens_1T: Tensor, state: State) -> dict[int, Tensor]:
         """Return the weights (1, H, T, S) of some tokens by layer, read from `state` on."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.compress.small import CPU, TEXT, small_compressor
 from tests.models.tiny import FIRST_OF_FAMILY, tiny
 
+from sparing import device
 from sparing.compress import codec
 from sparing.compress.compressor import Compressor, choose_lanes
 from sparing.compress.container import FIXED, read_container, seal, write_container
@@ -207,11 +208,27 @@ def test_only_models_that_restore_a_text_compress() -> None:
         symbols.compress(b"abcx")
 
 
-@pytest.mark.parametrize("hardware", [("cpu", "bfloat16"), ("cuda", "float32")])
-def test_other_hardware_is_refused(hardware: tuple[str, str]) -> None:
-    where = Hardware(torch.device(hardware[0]), hardware[1])  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="on a CPU in float32"):
-        Compressor(SMALL.model, ByteVocab(), where)
+def test_other_precisions_are_refused() -> None:
+    with pytest.raises(UserError, match="computes in float32, not bfloat16"):
+        Compressor(SMALL.model, ByteVocab(), Hardware(torch.device("cpu"), "bfloat16"))
+
+
+def test_learning_on_a_gpu_is_refused() -> None:
+    compressor = Compressor(SMALL.model, ByteVocab(), Hardware(torch.device("cuda"), "float32"))
+    with pytest.raises(UserError, match="learning while coding needs device cpu"):
+        compressor.compress(TEXT, learning=LEARNING)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_compresses_without_loss() -> None:
+    hardware = device.pick("cuda", "float32")
+    model = small_compressor(memory=5).model.to(hardware.device)
+    compressor = Compressor(model, ByteVocab(), hardware)
+    blob = compressor.compress(TEXT * 9, lanes=40)
+    proof = compressor.verify(blob, TEXT * 9)
+    assert proof is not None
+    assert abs(proof.difference) < 0.01
 
 
 @pytest.mark.parametrize("lanes", [0, -1, 4097])

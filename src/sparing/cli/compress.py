@@ -14,6 +14,7 @@ from sparing.cli.complete import complete_runs
 from sparing.cli.options import (
     RUN,
     CheckpointName,
+    Device,
     Json,
     check_dependent_options,
     given_options,
@@ -68,13 +69,14 @@ def compress(
     verify: Annotated[
         bool, typer.Option("--verify", help="Decode and compare before writing the file.")
     ] = False,
+    where: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Compress a file losslessly; `sparing decompress` restores it with the same model."""
     check_dependent_options(given_options(call), NEEDS)
     learning = Learning(chunk=chunk, rate=rate) if learn else None
     target = _target(path, out, Path(f"{path.name}{SUFFIX}"), as_json=as_json)
-    data, compressor = read_input(path), _open_compressor(run, checkpoint)
+    data, compressor = read_input(path), _open_compressor(run, checkpoint, where)
     with ExitStack() as bars:
         show = _bars(bars)
         started_at = time.perf_counter()
@@ -101,6 +103,7 @@ def decompress(
     out: OutPath = None,
     run: ModelPath = None,
     checkpoint: CheckpointName = None,
+    where: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Restore a file compressed by `sparing compress`, with the same model."""
@@ -109,7 +112,7 @@ def decompress(
     blob, name = read_input(path), "standard input" if path == STREAM else str(path)
     # Refused at once, before the model is loaded.
     read_container(blob, name)
-    compressor = _open_compressor(run, checkpoint)
+    compressor = _open_compressor(run, checkpoint, where)
     started_at = time.perf_counter()
     with ExitStack() as bars:
         data = compressor.decompress(blob, name=name, progress=_bars(bars))
@@ -140,8 +143,8 @@ def _refuse_existing(target: Path) -> None:
         raise UserError(f"{target} exists; remove it, or name another file with --out")
 
 
-def _open_compressor(run: Path | None, checkpoint: str | None) -> Compressor:
-    folder, hardware = run_or_bundled(run), device.pick("cpu", "float32")
+def _open_compressor(run: Path | None, checkpoint: str | None, where: str) -> Compressor:
+    folder, hardware = run_or_bundled(run), device.pick(where, "float32")
     return Compressor(load_model(folder, hardware, checkpoint), folder.vocab(), hardware)
 
 

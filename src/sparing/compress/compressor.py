@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -24,11 +26,10 @@ from sparing.compress.codec import (
 )
 from sparing.compress.container import MAX_THREADS, WORD, Header, read_container, write_container
 from sparing.compress.lanes import MAX_LANES, IntArray, Learning, Reader, open_lanes
-from sparing.data.tokens import Split
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluation.loss import evaluate_streams
+from sparing.evaluation.loss import evaluate_texts
 from sparing.inputs import MAX_BYTES
 from sparing.models.api import LanguageModel
 
@@ -38,7 +39,7 @@ USUAL_LANES = 64
 """The most that are chosen: each carries a state of its own."""
 FINGERPRINT_CHUNK = 12
 """Tokens between two updates while a fingerprint is taken of a model that learns."""
-EVALUATED_SEGMENT = 64
+EVALUATED_LANES, EVALUATED_SEGMENT = 64, 64
 """Some models see all of a segment, and so more the longer it is; coding reads token by token."""
 BITS_PER_WORD = 8 * WORD.itemsize
 
@@ -65,12 +66,15 @@ def _no_progress(what: str, tokens: int) -> Progress:
 
 
 class Compressor:
-    """Compresses with one model, on a CPU, and decompresses what the same model compressed."""
+    """Compresses with one model, and decompresses what it compressed on the same hardware."""
 
     def __init__(self, model: LanguageModel, vocab: Vocab, hardware: Hardware) -> None:
         range_coder()
-        if hardware.device.type != "cpu" or hardware.precision != "float32":
-            raise UserError("compression runs on a CPU in float32; load the model on device cpu")
+        if hardware.precision != "float32":
+            raise UserError(
+                f"compression computes in float32, not {hardware.precision}; load the model with "
+                'precision="float32"'
+            )
         if not vocab.lossless:
             raise UserError(
                 f"this model reads {vocab.kind}, which do not restore a text exactly; compress "
@@ -84,7 +88,7 @@ class Compressor:
         digest = hashlib.sha256(json.dumps(self.vocab.to_json(), sort_keys=True).encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.digest()
 
     def compress(
@@ -96,6 +100,11 @@ class Compressor:
         progress: MakeProgress = _no_progress,
     ) -> bytes:
         """Return `data` as a compressed file."""
+        if learning is not None and self.hardware.device.type != "cpu":
+            raise UserError(
+                "learning while coding needs device cpu: a GPU may round the same gradients "
+                "differently the next time"
+            )
         ids = self._encode(data)
         lanes = choose_lanes(ids.size) if lanes is None else lanes
         if not 1 <= lanes <= MAX_LANES:
@@ -111,7 +120,7 @@ class Compressor:
                 text_sha256=hashlib.sha256(data).digest(),
                 model_sha256=self.model_sha256,
                 fingerprint=self._fingerprint(lanes, learning),
-                maker=describe_machine(),
+                maker=describe_machine(self.hardware),
             )
             advance = progress("compress", ids.size)
             with self._open_lanes(lanes, ids.size, learning) as read:
@@ -133,7 +142,7 @@ class Compressor:
             if header.fingerprint != self._fingerprint(header.lanes, header.learning):
                 raise UserError(
                     f"{name} cannot be decoded here, where the model computes different numbers: "
-                    f"it was made by {header.maker}, and this is {describe_machine()}"
+                    f"it was made by {header.maker}, and this is {describe_machine(self.hardware)}"
                 )
             data = self._decode(header, words, name, progress("decompress", header.tokens))
         if len(data) != header.size_bytes or hashlib.sha256(data).digest() != header.text_sha256:
@@ -157,15 +166,14 @@ class Compressor:
 
     def _evaluate(self, data: bytes, lanes: int, progress: Progress) -> float:
         """Return the bits that the evaluation claims for the lanes, each as a text of its own."""
-        ids, bits = self._encode(data), 0.0
-        for ids_T in np.split(ids, lane_edges(ids.size, lanes)[1:-1]):
-            lane = Split(ids_T, len(self.vocab.decode(ids_T)), 0, self.vocab.start)
-            claimed = evaluate_streams(
-                self.model, lane, self.hardware, batch=1, segment=EVALUATED_SEGMENT
+        ids = self._encode(data)
+        nats = 0.0
+        for ids_BT in _lanes_of_equal_length(ids, lanes):
+            nats += evaluate_texts(
+                self.model, ids_BT, self.vocab.start, self.hardware, segment=EVALUATED_SEGMENT
             )
-            bits += claimed.bits_per_byte * claimed.size_bytes
-            progress(ids_T.size)
-        return bits
+            progress(ids_BT.size)
+        return nats / math.log(2)
 
     def _open_lanes(
         self, lanes: int, tokens: int, learning: Learning | None
@@ -197,15 +205,25 @@ class Compressor:
         return self.vocab.decode(ids)
 
 
+def _lanes_of_equal_length(ids: IntArray, lanes: int) -> Iterator[IntArray]:
+    """Yield the lanes of a text (B, T), some at a time; their lengths differ by one at most."""
+    texts = np.split(ids, lane_edges(ids.size, lanes)[1:-1])
+    for _, alike in groupby(sorted(texts, key=len), key=len):
+        ids_BT = np.stack(list(alike))
+        yield from np.split(ids_BT, range(EVALUATED_LANES, len(ids_BT), EVALUATED_LANES))
+
+
 def choose_lanes(tokens: int) -> int:
     """Lanes for a text of this length: more of them are faster, and cost bits."""
     return min(max(1, tokens // TOKENS_PER_LANE), USUAL_LANES)
 
 
-def describe_machine() -> str:
+def describe_machine(hardware: Hardware) -> str:
     """What decides the last bits of a computation, but the number of threads."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"sparing {__version__}, torch {torch.__version__}, {platform.machine()} {capability}"
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    if hardware.device.type != "cpu":
+        processor = hardware.describe()
+    return f"sparing {__version__}, torch {torch.__version__}, {processor}"
 
 
 @contextmanager

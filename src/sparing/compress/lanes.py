@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluation.window import eval_mode
+from sparing.evaluation.window import eval_mode, to_device
 from sparing.models.api import (
     LanguageModel,
     Output,
@@ -67,11 +67,11 @@ def open_lanes(
     with eval_mode(model, hardware):
         if learning is None:
             step = open_steps(model, lanes, length)
-            yield lambda ids_B: _to_array(step(torch.from_numpy(ids_B)))
+            yield lambda ids_B: _to_array(step(to_device(ids_B, hardware.device)))
             return
         learner = Learner(model, lanes, length, learning)
         try:
-            yield lambda ids_B: _to_array(learner.read(torch.from_numpy(ids_B)))
+            yield lambda ids_B: _to_array(learner.read(to_device(ids_B, hardware.device)))
         finally:
             learner.undo_()
 
@@ -157,4 +157,4 @@ class Learner:
 
 
 def _to_array(logits_BV: Tensor) -> npt.NDArray[np.float64]:
-    return logits_BV.double().numpy()
+    return logits_BV.double().cpu().numpy()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -33,6 +35,7 @@ class EvaluationWorld(Protocol):
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
+Integers = npt.NDArray[np.int64]
 Losses = Iterator[tuple[Tensor, int]]
 """Total nats and number of tokens of successive parts of a text."""
 
@@ -133,6 +136,25 @@ def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
     losses = _stream_losses(model, stream, len(own), loss_fn or model.head.nats)
     evaluator = _Evaluator(model, split, hardware, world, protocol, progress)
     return evaluator.total(losses, f"{streams}, segment {config.segment}")
+
+
+def evaluate_texts(
+    model: LanguageModel, ids_BT: Integers, start: int, hardware: Hardware, *, segment: int
+) -> float:
+    """Return the total nats of texts of equal length, each read from its start, in segments."""
+    inputs_BT, targets_BT = (
+        to_device(array, hardware.device)
+        for array in (np.insert(ids_BT[:, :-1], 0, start, axis=1), ids_BT)
+    )
+    total = torch.zeros((), dtype=torch.float64, device=hardware.device)
+    with eval_mode(model, hardware):
+        state = model.initial_state(len(ids_BT), inference=True)
+        parts = (torch.split(each_BT, segment, dim=1) for each_BT in (inputs_BT, targets_BT))
+        for inputs, targets in zip(*parts, strict=True):
+            out: Output = model(inputs, state)
+            state = out.state
+            total += model.head.nats(out.hidden_BTD, targets).sum(dtype=torch.float64)
+    return total.item()
 
 
 def evaluate_windows(  # noqa: PLR0913  all but three are keyword-only
