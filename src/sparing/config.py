@@ -90,7 +90,7 @@ def _parse(text: str, hint: Any) -> Any:
     if origin is tuple and arguments == (str, ...):
         words = [] if text == "()" else [word.strip() for word in text.split(",")]
         return words[:-1] if words and not words[-1] else words
-    return _literal(text)
+    return () if origin is tuple and not text else _literal(text)
 
 
 def _literal(text: str) -> Any:

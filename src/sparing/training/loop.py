@@ -1,7 +1,8 @@
 """The training loop."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sparing import units
 from sparing.data.stream import Segment, prefetch
@@ -174,22 +175,47 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
         return False
     counters.validated_step = counters.step
     check_gradients(training, callbacks)
-    with training.optimizer.averaged():
-        with training.world.full_params(training.loss), counters.spending("validation"):
-            result = callbacks.validate(training.model)
-        if result["nats_per_token"] is None:
-            callbacks.journal.note("event", counters.step, what="valid loss is not finite")
-            return True
-        cost = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
-        position = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
-        callbacks.journal.note("valid", counters.step, **{**result, **cost, **position})
-        bits = result["bits_per_byte"]
-        callbacks.bar.print(f"step {counters.step}: valid {bits:.4f} bits per byte")
-        if is_best(counters, measurement(result), result["nats_per_token"]):
-            sync_journal(training, callbacks)
+    found = validate_candidates(training, callbacks)
+    finite = [decay for decay, each in found.items() if each["nats_per_token"] is not None]
+    if not finite:
+        callbacks.journal.note("event", counters.step, what="valid loss is not finite")
+        return True
+    best = min(finite, key=lambda decay: found[decay]["nats_per_token"])
+    result = found[best]
+    cost = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
+    position = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
+    choice = choice_among(found, best)
+    callbacks.journal.note("valid", counters.step, **{**result, **cost, **position, **choice})
+    average = f" with ema_decay {best}" if choice else ""
+    bits = result["bits_per_byte"]
+    callbacks.bar.print(f"step {counters.step}: valid {bits:.4f} bits per byte{average}")
+    if is_best(counters, measurement(result), result["nats_per_token"]):
+        sync_journal(training, callbacks)
+        with training.optimizer.averaged(best):
             save_captured(training, callbacks, "best", capture_weights)
     training.optimizer.report_validation(result["nats_per_token"])
     return True
+
+
+def validate_candidates(training: Training, callbacks: Callbacks) -> dict[float, dict[str, Any]]:
+    """The result of every candidate for `best`: the weights, or averages of them by decay."""
+    found = {}
+    for decay in training.optimizer.candidates():
+        with (
+            training.optimizer.averaged(decay),
+            training.world.full_params(training.loss),
+            training.counters.spending("validation"),
+        ):
+            found[decay] = callbacks.validate(training.model)
+    return found
+
+
+def choice_among(found: Mapping[float, Mapping[str, Any]], best: float) -> dict[str, Any]:
+    """The fields of a `valid` entry that say which of several candidates was the best."""
+    if len(found) == 1:
+        return {}
+    bits = {str(decay): result["bits_per_byte"] for decay, result in found.items()}
+    return {"ema_decay": best, "bits_per_byte_by_ema_decay": bits}
 
 
 def is_best(counters: Counters, validated_on: list[object], nats_per_token: float) -> bool:

@@ -58,6 +58,7 @@ OPTIMIZERS = {
     "adam": OptimConfig(name="adam", lr=3e-3, eps=1e-4, lookahead=True),
     "sgd": OptimConfig(name="sgd", lr=0.3, momentum=0.5),
     "asgd": OptimConfig(name="asgd", lr=0.3),
+    "averages": OptimConfig(lr=3e-3, eps=1e-4, ema_decay=(0.5, 0.9), ema_update_every=2),
 }
 BATCH = 8
 

@@ -1,22 +1,31 @@
 """ASGD, NT-ASGD and moving averages (the mean, its start, validation with it), and Lookahead."""
 
 import copy
+import itertools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.training.toy import Shelf, budget, callbacks, toy_training
+from tests.training.toy import Shelf, budget, callbacks, entries, toy_training
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
+from sparing.config import from_json, with_settings
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
 from sparing.training.capture import restore
 from sparing.training.loop import fit
-from sparing.training.optim import Averaging, Lookahead, OptimConfig, build_optimizer
+from sparing.training.optim import (
+    Averaging,
+    Lookahead,
+    OptimConfig,
+    OptimizerSet,
+    build_optimizer,
+)
 from sparing.training.schedule import ScheduleConfig
 
 Make = Callable[[], LanguageModel]
@@ -76,6 +85,12 @@ def weights(model: LanguageModel) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+def validated(optimizer: OptimizerSet) -> AbstractContextManager[None]:
+    """Context in which the model has the only weights that are validated."""
+    (only,) = optimizer.candidates()
+    return optimizer.averaged(only)
+
+
 def test_the_mean_is_of_the_weights_after_each_step(tiny: Make, train: Callable[..., None]) -> None:
     model, plain = tiny(), tiny()
     config = OptimConfig(name="asgd", lr=0.5, weight_decay=0.01)
@@ -87,7 +102,7 @@ def test_the_mean_is_of_the_weights_after_each_step(tiny: Make, train: Callable[
         train(plain, sgd, range(step, step + 1))
         visited.append(weights(model))
     torch.testing.assert_close(weights(model), weights(plain), rtol=0, atol=0)
-    with optimizer.averaged():
+    with validated(optimizer):
         for name, found in weights(model).items():
             mean = torch.stack([each[name] for each in visited]).mean(0)
             torch.testing.assert_close(found, mean)
@@ -107,7 +122,7 @@ def test_it_is_torchs_asgd_with_the_first_step_counted(tiny: Make) -> None:
             stepped.step()
         visited.append(weights(model))
     torch.testing.assert_close(weights(model), weights(theirs))
-    with optimizer.averaged():
+    with validated(optimizer):
         ours = weights(model)
     for name, p in theirs.named_parameters():
         if p.requires_grad:
@@ -120,22 +135,73 @@ def test_an_exponential_moving_average_starts_as_a_mean(
     tiny: Make, train: Callable[..., None]
 ) -> None:
     model = tiny()
-    optimizer = build_optimizer(model, OptimConfig(name="muon", lr=0.1, ema_decay=0.75))
+    optimizer = build_optimizer(model, OptimConfig(name="muon", lr=0.1, ema_decay=(0.75,)))
     expected: dict[str, Tensor] = {}
     for step, weight in enumerate((1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4)):
         train(model, optimizer, range(step, step + 1))
         for name, p in weights(model).items():
             expected[name] = torch.lerp(expected.get(name, p), p, weight)
-    with optimizer.averaged():
+    with validated(optimizer):
         torch.testing.assert_close(weights(model), expected)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_each_of_several_averages_has_its_own_decay_per_step(
+    every: int, tiny: Make, train: Callable[..., None]
+) -> None:
+    model = tiny()
+    decays = (0.5, 0.75)
+    config = OptimConfig(name="muon", lr=0.1, ema_decay=decays, ema_update_every=every)
+    optimizer, visited = build_optimizer(model, config), []
+    assert optimizer.candidates() == (0,)
+    for step in range(9):
+        train(model, optimizer, range(step, step + 1))
+        visited.append(model.mix.weight.detach().clone())
+    assert optimizer.candidates() == (0, *decays)
+    looked_at = visited[every - 1 :: every]
+    for decay in decays:
+        mean = looked_at[0]
+        for number, weight in enumerate(looked_at, start=1):
+            mean = torch.lerp(mean, weight, max(1 / number, 1 - decay**every))
+        with optimizer.averaged(decay):
+            torch.testing.assert_close(model.mix.weight.detach(), mean)
+    with optimizer.averaged(0):
+        assert torch.equal(model.mix.weight, visited[-1])
+    assert torch.equal(model.mix.weight, visited[-1])
+
+
+def test_an_average_that_is_off_is_none() -> None:
+    assert OptimConfig(ema_decay=(0.0,)) == OptimConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "decays"),
+    [
+        ("0.99,0.9975", (0.99, 0.9975)),
+        ("[0.99, 0.9975]", (0.99, 0.9975)),
+        ("0.999", (0.999,)),
+        ("0", ()),
+        ("", ()),
+        ("()", ()),
+    ],
+)
+def test_decays_are_set_as_a_number_or_a_list(text: str, decays: tuple[float, ...]) -> None:
+    assert with_settings(OptimConfig(), [f"ema_decay={text}"]).ema_decay == decays
+
+
+@pytest.mark.parametrize(("stored", "decays"), [(0.0, ()), (0.9975, (0.9975,))])
+def test_the_single_decay_of_an_older_run_is_read(stored: float, decays: tuple[float, ...]) -> None:
+    assert from_json(OptimConfig, {"ema_decay": stored}).ema_decay == decays
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "asgd", "ema_decay": 0.9}, "averages the weights already"),
-        ({"ema_decay": 1.0}, "ema_decay must be at least 0 and below 1"),
-        ({"ema_decay": -0.1}, "ema_decay must be at least 0 and below 1"),
+        ({"name": "asgd", "ema_decay": (0.9,)}, "averages the weights already"),
+        ({"ema_decay": (0.9, 1.0)}, "ema_decay must be at least 0 and below 1"),
+        ({"ema_decay": (-0.1,)}, "ema_decay must be at least 0 and below 1"),
+        ({"ema_decay": (0.9, 0.9)}, "ema_decay must be different numbers"),
+        ({"ema_update_every": 0}, "ema_update_every must be at least 1"),
     ],
 )
 def test_decays_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -150,17 +216,17 @@ def test_before_the_trigger_the_current_weights_are_validated(
     optimizer = build_optimizer(model, OptimConfig(name="ntasgd", lr=0.5, patience=1))
     train(model, optimizer, range(3))
     before = weights(model)
-    with optimizer.averaged():
+    with validated(optimizer):
         torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
     for loss in (1.0, 2.0, 3.0):
         optimizer.report_validation(loss)
-    with optimizer.averaged():
+    with validated(optimizer):
         torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
     train(model, optimizer, range(3, 4))
     after = weights(model)
     train(model, optimizer, range(4, 5))
     middle = (after["mix.weight"] + weights(model)["mix.weight"]) / 2
-    with optimizer.averaged():
+    with validated(optimizer):
         torch.testing.assert_close(weights(model)["mix.weight"], middle)
 
 
@@ -186,7 +252,7 @@ def test_resumed_around_its_trigger_it_is_bit_equal(
         second.load_state_dict(first.state_dict())
         resumed.load_tensors(load_file(tmp_path / "optimizer.safetensors"))
         train_and_report(second, resumed, range(stop, 6))
-        with straight.averaged(), resumed.averaged():
+        with validated(straight), validated(resumed):
             torch.testing.assert_close(weights(second), weights(whole), rtol=0, atol=0)
         assert int(resumed.averaging.steps) == 1
 
@@ -204,7 +270,7 @@ def test_the_loop_validates_and_saves_the_mean_and_trains_the_current_weights(
     training, shelf = toy_training(), Shelf()
     training.optimizer = build_optimizer(training.model, OptimConfig(name="asgd", lr=0.5))
     fit(training, budget(steps=6, evaluate_every=3), PLAIN, callbacks(tmp_path, shelf, validate))
-    mean = training.optimizer.averaging.means["embedding.weight"]
+    mean = training.optimizer.averaging.means[1.0]["embedding.weight"]
     torch.testing.assert_close(seen[-1], mean, rtol=0, atol=0)
     best, last = shelf.kept["best"].tensors["model"], shelf.kept["last"].tensors["model"]
     torch.testing.assert_close(best["embedding.weight"], mean, rtol=0, atol=0)
@@ -212,14 +278,62 @@ def test_the_loop_validates_and_saves_the_mean_and_trains_the_current_weights(
     assert not torch.equal(best["embedding.weight"], last["embedding.weight"])
 
 
-def test_a_run_resumed_after_its_trigger_is_bit_equal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+def test_the_best_of_several_averages_and_the_weights_is_saved(chosen: int, tmp_path: Path) -> None:
+    seen: list[Tensor] = []
+
+    def validate(model: LanguageModel) -> dict[str, Any]:
+        loss = None if len(seen) == (chosen + 1) % 3 else 2.0 - (len(seen) == chosen)
+        seen.append(model.head.weight.detach().clone())
+        return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.0}
+
+    training, shelf = toy_training(), Shelf()
+    config = OptimConfig(lr=1e-2, ema_decay=(0.5, 0.75))
+    training.optimizer = build_optimizer(training.model, config)
+    fit(training, budget(steps=6), PLAIN, callbacks(tmp_path, shelf, validate))
+    means = training.optimizer.averaging.means
+    present = training.model.head.weight.detach()
+    expected = [present, *(means[decay]["embedding.weight"] for decay in (0.5, 0.75))]
+    torch.testing.assert_close(seen, expected, rtol=0, atol=0)
+    saved = shelf.kept["best"].tensors["model"]["embedding.weight"]
+    torch.testing.assert_close(saved, expected[chosen], rtol=0, atol=0)
+    last = shelf.kept["last"].tensors["model"]["embedding.weight"]
+    torch.testing.assert_close(last, present, rtol=0, atol=0)
+    assert not any(torch.equal(*pair) for pair in itertools.combinations(expected, 2))
+    (entry,) = entries(tmp_path, "valid")
+    bits = [None if at == (chosen + 1) % 3 else 2.0 - (at == chosen) for at in range(3)]
+    assert entry["bits_per_byte_by_ema_decay"] == dict(zip(("0", "0.5", "0.75"), bits, strict=True))
+    assert (entry["ema_decay"], entry["bits_per_byte"]) == ((0, 0.5, 0.75)[chosen], 1.0)
+
+
+def test_averages_change_no_step(tmp_path: Path) -> None:
+    trained = []
+    for decays in ((), (0.5,), (0.5, 0.75)):
+        training = toy_training()
+        config = OptimConfig(lr=1e-2, ema_decay=decays)
+        training.optimizer = build_optimizer(training.model, config)
+        fit(training, budget(steps=6, evaluate_every=2), PLAIN, callbacks(tmp_path, Shelf()))
+        trained.append(weights(training.model))
+    torch.testing.assert_close(trained, [trained[0]] * 3, rtol=0, atol=0)
+
+
+AVERAGED = {
+    "ntasgd": OptimConfig(name="ntasgd", lr=0.5, patience=1),
+    "one average": OptimConfig(lr=1e-2, ema_decay=(0.9,), ema_update_every=5),
+    "several averages": OptimConfig(lr=1e-2, ema_decay=(0.5, 0.9), ema_update_every=5),
+}
+
+
+@pytest.mark.parametrize("config", AVERAGED.values(), ids=AVERAGED.keys())
+def test_a_run_resumed_after_averaging_began_is_bit_equal(
+    config: OptimConfig, tmp_path: Path
+) -> None:
     def validate(model: LanguageModel) -> dict[str, Any]:
         loss = model.head.weight.detach().double().sum().item()
         return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.0}
 
     def made() -> Any:
         training = toy_training()
-        config = OptimConfig(name="ntasgd", lr=0.5, patience=1)
         training.optimizer = build_optimizer(training.model, config)
         return training
 

@@ -76,7 +76,7 @@ def enwik8_20min_span() -> RunConfig[StackConfig]:
     # Every checkpoint with carried memories takes the time of 250 steps.
     train = replace(run.train, checkpoint_every=1_000_000)
     # A mean over about 400 steps. The weights themselves ended 0.003 worse on valid.
-    optim = replace(run.optim, ema_decay=0.9975)
+    optim = replace(run.optim, ema_decay=(0.9975,))
     return replace(run, recipe="enwik8_20min_span", model=model, train=train, optim=optim)
 
 

@@ -4,7 +4,7 @@ NT-ASGD's trigger follows the AWD-LSTM code (arXiv:1708.02182). The paper's text
 authors say that the code is right. Lookahead is arXiv:1907.08610.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,23 +16,32 @@ from sparing.training.distributed.dtensor import to_local
 
 NOT_STARTED = -1
 """The number of averaged steps before averaging has started."""
+PRESENT = 0
+"""In place of a decay: the weights themselves."""
 SLOW, TAKEN = "slow", "taken"
 """Keys of the state: the slow weights and the number of steps."""
 
 
 class Averaging:
-    """The mean of the weights over all steps since averaging started.
+    """The mean of the weights over all steps since averaging started, or several by their decays.
 
     NT-ASGD starts when a valid loss is worse than the best of those before the latest `patience`
-    ones; a `patience` of 0 averages from the first step. With a `decay` below 1 the mean becomes an
-    exponential moving average as soon as it covers 1 / (1 - decay) steps.
+    ones; a `patience` of 0 averages from the first step. With a decay below 1 the mean becomes an
+    exponential moving average as soon as it covers 1 / (1 - decay) steps. The weights are looked at
+    every `every` steps; a decay is per step all the same.
     """
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], patience: int = 0, decay: float = 1.0
+        self,
+        named: Mapping[str, nn.Parameter],
+        patience: int = 0,
+        decays: Sequence[float] = (1.0,),
+        every: int = 1,
     ) -> None:
-        self.named, self.patience, self.decay = dict(named), patience, decay
-        self.means = {name: torch.zeros_like(p) for name, p in self.named.items()}
+        self.named, self.patience, self.every = dict(named), patience, every
+        self.means = {
+            decay: {name: torch.zeros_like(p) for name, p in self.named.items()} for decay in decays
+        }
         # On the CPU, as only the host reads them. The first loss is the best of all older ones, the
         # others are the latest; infinite until there are as many.
         self.steps = torch.tensor(NOT_STARTED if patience else 0)
@@ -40,12 +49,17 @@ class Averaging:
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Add the current weights to the mean."""
+        """Add the current weights to every mean if their turn has come."""
         if int(self.steps) == NOT_STARTED:
             return
         self.steps += 1
-        means, weights = self._pairs()
-        torch._foreach_lerp_(means, weights, max(1 / int(self.steps), 1 - self.decay))
+        updates, between = divmod(int(self.steps), self.every)
+        if between:
+            return
+        weights = _local(self.named)
+        for decay, means in self.means.items():
+            share = max(1 / updates, 1 - decay**self.every)
+            torch._foreach_lerp_(_local(means), weights, share)
 
     def report_validation(self, loss_nats: float) -> None:
         """Start averaging if a valid loss is worse than an older one."""
@@ -56,16 +70,22 @@ class Averaging:
         self.losses[0] = torch.minimum(self.losses[0], self.losses[1])
         self.losses[1:] = torch.cat([self.losses[2:], self.losses.new_tensor([loss_nats])])
 
+    def candidates(self) -> tuple[float, ...]:
+        """What to validate: the only mean there is, or `PRESENT` and every mean of several."""
+        if int(self.steps) < self.every:
+            return (PRESENT,)
+        return (PRESENT, *self.means) if len(self.means) > 1 else tuple(self.means)
+
     @contextmanager
-    def swapped_in(self) -> Iterator[None]:
-        """Context in which the model has the mean weights, if averaging has started."""
-        if int(self.steps) < 1:
+    def swapped_in(self, decay: float) -> Iterator[None]:
+        """Context in which the model has one of the `candidates`."""
+        if decay == PRESENT:
             yield
             return
-        means, weights = self._pairs()
+        weights = _local(self.named)
         with torch.no_grad():
             present = [weight.clone() for weight in weights]
-            torch._foreach_copy_(weights, means)
+            torch._foreach_copy_(weights, _local(self.means[decay]))
         try:
             yield
         finally:
@@ -74,13 +94,17 @@ class Averaging:
 
     def tensors(self) -> dict[str, Tensor]:
         """The complete state; the tensors themselves, not copies."""
-        means = {f"{name}/mean": mean for name, mean in self.means.items()}
+        several = len(self.means) > 1
+        means = {
+            f"{name}/mean{f'.{decay}' if several else ''}": mean
+            for decay, named in self.means.items()
+            for name, mean in named.items()
+        }
         return {**means, "averaging/steps": self.steps, "averaging/losses": self.losses}
 
-    def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
-        pairs = self.means.values(), self.named.values()
-        means, weights = ([to_local(tensor) for tensor in tensors] for tensors in pairs)
-        return means, weights
+
+def _local(named: Mapping[str, Tensor]) -> list[Tensor]:
+    return [to_local(tensor) for tensor in named.values()]
 
 
 class Lookahead(Optimizer):

@@ -70,13 +70,18 @@ class OptimConfig:
     """Largest norm of all gradients together; 0 turns clipping off."""
     tensor_clip: float = 0.0
     """`adagrad` only: largest gradient norm of a single tensor; 0 turns it off."""
-    ema_decay: float = 0.0
+    ema_decay: tuple[float, ...] = ()
     """Decay per step of an exponential moving average of the weights, which is evaluated and saved
-    as `best`; 0 turns it off. Not for `asgd` and `ntasgd`, which have their own mean."""
+    as `best`; 0 turns it off. Of several averages, as with `0.99,0.9975`, and the weights
+    themselves the best is saved. Not for `asgd` and `ntasgd`, which have their own mean."""
+    ema_update_every: int = 1
+    """Steps from one update of these averages to the next; `ema_decay` is per step all the same."""
     lookahead: bool = False
     """Whether to use Lookahead: every fifth step slow weights move 0.8 of the way."""
 
     def __post_init__(self) -> None:
+        # An average that is turned off is none.
+        object.__setattr__(self, "ema_decay", tuple(decay for decay in self.ema_decay if decay))
         for field in (
             "lr",
             "table_lr",
@@ -94,9 +99,15 @@ class OptimConfig:
                 raise UserError(f"optim: {field} must be from 0 to {LARGEST:g}, not {value}")
         if self.patience < 1:
             raise UserError(f"optim: patience must be at least 1, not {self.patience}")
+        if self.ema_update_every < 1:
+            raise UserError(
+                f"optim: ema_update_every must be at least 1, not {self.ema_update_every}"
+            )
+        if len(set(self.ema_decay)) < len(self.ema_decay):
+            raise UserError(f"optim: ema_decay must be different numbers, not {self.ema_decay}")
         if self.ema_decay and self.name in AVERAGING:
             raise UserError(f"optim: {self.name} averages the weights already; set ema_decay to 0")
-        shares = {"momentum": (self.momentum or 0.0,), "ema_decay": (self.ema_decay,)}
+        shares = {"momentum": (self.momentum or 0.0,), "ema_decay": self.ema_decay}
         for field, values in {"betas": self.betas, **shares}.items():
             if not all(0 <= value < 1 for value in values):
                 raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
@@ -122,11 +133,12 @@ def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
 
 
 def _averaging(model: LanguageModel, config: OptimConfig) -> Averaging | None:
-    if config.name not in AVERAGING and not config.ema_decay:
-        return None
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    patience = config.patience if config.name == "ntasgd" else 0
-    return Averaging(trainable, patience, config.ema_decay or 1.0)
+    if config.name in AVERAGING:
+        return Averaging(trainable, config.patience if config.name == "ntasgd" else 0)
+    if config.ema_decay:
+        return Averaging(trainable, decays=config.ema_decay, every=config.ema_update_every)
+    return None
 
 
 def _groups(model: LanguageModel, config: OptimConfig) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from sparing.errors import UserError
 from sparing.training.distributed.dtensor import distribute_like
-from sparing.training.optim.averaging import Averaging
+from sparing.training.optim.averaging import PRESENT, Averaging
 
 
 class OptimizerSet:
@@ -47,9 +47,13 @@ class OptimizerSet:
         if self.averaging is not None:
             self.averaging.report_validation(loss_nats)
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Context in which the model has the weights to validate and to save as `best`."""
-        return nullcontext() if self.averaging is None else self.averaging.swapped_in()
+    def candidates(self) -> tuple[float, ...]:
+        """The weights to validate: decays of their averages, 0 for the weights themselves."""
+        return (PRESENT,) if self.averaging is None else self.averaging.candidates()
+
+    def averaged(self, decay: float) -> AbstractContextManager[None]:
+        """Context in which the model has one of the `candidates`, to validate or to save it."""
+        return nullcontext() if self.averaging is None else self.averaging.swapped_in(decay)
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
