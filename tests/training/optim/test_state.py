@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -100,6 +100,36 @@ def test_rates_are_scaled_from_their_base(tiny: Make) -> None:
             {"matrix": 0.2 * factor, "table": 0.4 * factor, "vector": 0.03 * factor}
         )
         assert optimizer.lr == optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_constant_decay_shrinks_the_weights_whatever_the_rate(name: str, tiny: Make) -> None:
+    settings: dict[str, Any] = {"name": name, "lr": 0.2, "table_lr": 0.4, "vector_lr": 0.2}
+    shrunk = {}
+    for schedule in ("lr", "constant"):
+        model = tiny()
+        config = OptimConfig(**settings, weight_decay=0.1, decay_schedule=schedule)
+        optimizer = build_optimizer(model, config)
+        for factor in (1.0, 0.01, 0.5, 0.0):
+            before = {key: p.detach().clone() for key, p in model.named_parameters()}
+            for p in model.parameters():
+                # Without a gradient the decay is all of the step.
+                p.grad = torch.zeros_like(p)
+            optimizer.scale_lr(factor)
+            optimizer.step()
+            for key, p in model.named_parameters():
+                rate = 0.4 if key == "embedding.weight" else 0.2
+                course = factor if schedule == "lr" else float(factor > 0)
+                kept = 1 - rate * 0.1 * course if p.requires_grad else 1.0
+                torch.testing.assert_close(p.detach(), before[key] * kept, rtol=1e-6, atol=0)
+        shrunk[schedule] = model.mix.weight.norm().item()
+    assert shrunk["constant"] < 0.99 * shrunk["lr"]
+
+
+@pytest.mark.parametrize("name", ["lamb", "adam", "sgd", "asgd", "ntasgd", "adagrad"])
+def test_only_decoupled_decay_can_be_constant(name: Any) -> None:
+    with pytest.raises(UserError, match=f"constant is for adamw and muon, not {name}"):
+        OptimConfig(name=name, decay_schedule="constant")
 
 
 def test_gradients_are_dropped(tiny: Make) -> None:

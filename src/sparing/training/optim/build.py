@@ -14,9 +14,11 @@ from sparing.training.optim.adagrad import Adagrad
 from sparing.training.optim.averaging import Averaging, Lookahead
 from sparing.training.optim.lamb import Lamb
 from sparing.training.optim.muon import Muon
-from sparing.training.optim.state import OptimizerSet
+from sparing.training.optim.state import DecaySchedule, OptimizerSet
 
 OptimizerName = Literal["lamb", "adam", "adamw", "sgd", "asgd", "ntasgd", "muon", "adagrad"]
+DECOUPLED = ("adamw", "muon")
+"""Optimizers whose weight decay shrinks the weights, apart from the gradient."""
 AVERAGING = ("asgd", "ntasgd")
 """Optimizers that are evaluated with a mean of the weights."""
 LARGEST = 1e30
@@ -57,6 +59,10 @@ class OptimConfig:
     """Added to the root of the second average. None: 1e-6 for `lamb`, 1e-8 otherwise."""
     weight_decay: float = 0.0
     """Decoupled in `adamw` and `muon`, part of the step in `lamb`, of the gradient otherwise."""
+    decay_schedule: DecaySchedule = "lr"
+    """What the shrinkage per step follows: the schedule of the learning rate, or with `constant`
+    none: it is `lr` x `weight_decay` in every step whose rate is not 0, also called independent
+    weight decay. `constant` is for `adamw` and `muon` only."""
     decay_vectors: bool = True
     """Whether weight decay applies to biases, gains and other vectors, as in SHA-RNN's code."""
     momentum: float | None = None
@@ -105,6 +111,10 @@ class OptimConfig:
             )
         if len(set(self.ema_decay)) < len(self.ema_decay):
             raise UserError(f"optim: ema_decay must be different numbers, not {self.ema_decay}")
+        if self.decay_schedule == "constant" and self.name not in DECOUPLED:
+            raise UserError(
+                f"optim: decay_schedule constant is for {' and '.join(DECOUPLED)}, not {self.name}"
+            )
         if self.ema_decay and self.name in AVERAGING:
             raise UserError(f"optim: {self.name} averages the weights already; set ema_decay to 0")
         shares = {"momentum": (self.momentum or 0.0,), "ema_decay": self.ema_decay}
@@ -129,7 +139,7 @@ def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
         _init_state(optimizer)
     if config.lookahead:
         optimizers = [Lookahead(optimizer) for optimizer in optimizers]
-    return OptimizerSet(optimizers, _averaging(model, config))
+    return OptimizerSet(optimizers, _averaging(model, config), config.decay_schedule)
 
 
 def _averaging(model: LanguageModel, config: OptimConfig) -> Averaging | None:

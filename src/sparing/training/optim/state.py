@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from sparing.errors import UserError
 from sparing.training.distributed.dtensor import distribute_like
 from sparing.training.optim.averaging import PRESENT, Averaging
 
+DecaySchedule = Literal["lr", "constant"]
+
 
 class OptimizerSet:
     """One or more torch optimizers with named parameters, stepped together."""
@@ -20,10 +22,13 @@ class OptimizerSet:
         self,
         optimizers: Sequence[Optimizer],
         averaging: Averaging | None = None,
+        decay_schedule: DecaySchedule = "lr",
     ) -> None:
         self.optimizers, self.averaging = tuple(optimizers), averaging
+        self.decay_schedule = decay_schedule
         for group in self.param_groups:
             group.setdefault("base_lr", group["lr"])
+            group.setdefault("base_decay", group["weight_decay"])
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -61,9 +66,15 @@ class OptimizerSet:
             optimizer.zero_grad(set_to_none=True)
 
     def scale_lr(self, factor: float) -> None:
-        """Set the learning rate of every group to `factor` of its base rate."""
+        """Set the learning rate of every group to `factor` of its base rate.
+
+        Optimizers shrink weights by rate times decay. With a constant decay schedule that product
+        stays the same, unless the rate is 0.
+        """
         for group in self.param_groups:
             group["lr"] = group["base_lr"] * factor
+            if self.decay_schedule == "constant" and factor:
+                group["weight_decay"] = group["base_decay"] / factor
 
     def tensors(self) -> dict[str, Tensor]:
         """The state as `<parameter name>/<key>`; the tensors themselves, not copies."""
