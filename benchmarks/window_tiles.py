@@ -1,6 +1,6 @@
 """Which tiles of the window attention's kernels are fastest on this GPU, at the windows of a run.
 
-python benchmarks/window_tiles.py [--run results/enwik8_20min/seed1111] [--width 64 --width 128]
+python benchmarks/window_tiles.py [--run results/enwik8_20min/eight_heads] [--width 64 --width 128]
 
 Prints a JSON object per variant: milliseconds for all layers of the run together, forward or
 backward. Each other width has the run's windows too, one for the mean of several of its heads.
@@ -125,7 +125,7 @@ def attempt(variant: Variant, run: Path, *, layers: int | None = None) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, default=Path("results/enwik8_20min/seed1111"))
+    parser.add_argument("--run", type=Path, default=Path("results/enwik8_20min/eight_heads"))
     parser.add_argument("--width", type=int, action="append")
     options = parser.parse_args()
     tried = list(variants(options.width or [64, 128]))

@@ -120,7 +120,7 @@ def enwik8_20min_sha() -> RunConfig[StackConfig]:
 def enwik8_20min() -> RunConfig[StackConfig]:
     """As `enwik8_20min_span`, with a gated scan before every attention: at most 60M, 20 minutes.
 
-    For one H200: 0.9779 test, one seed. Published below 60M: Expire-Span 0.994 (38M, newlines
+    For one H200: 0.9765 test, one seed. Published below 60M: Expire-Span 0.994 (38M, newlines
     removed), all-attention 1.01 (39M), Adaptive Span 1.02 (39M).
     """
     run = _twenty_minutes()
@@ -129,14 +129,26 @@ def enwik8_20min() -> RunConfig[StackConfig]:
         # At a small scale scans were worth 0.04 bits more than as many parameters in wider blocks.
         pattern="gaf" * 12,
         # 1.0020 without shifted keys and unrotated channels.
-        windowed=_matching(run.model.windowed),
+        windowed=replace(
+            _matching(run.model.windowed),
+            heads=4,
+            head_dim=128,
+            span_starts=(64, 256, 1024, 2048),
+        ),
+        # As many operations as 2,112 channels without a gate.
+        feedforward=FeedForwardConfig(dim=1408, activation="swiglu"),
+        dropout=0.13,
         # A second head, in training only, predicts the byte after the next.
         mtp=MTPConfig(tokens=1),
     )
-    # In the run of the figure above the last checkpoint was complete 8 s before the twentieth
-    # minute.
-    train = replace(run.train, minutes=19.4)
-    return replace(run, recipe="enwik8_20min", model=model, train=train)
+    # In the run of the figure above the last checkpoint was complete 9 s before the twentieth
+    # minute: four validations, and nothing carried to write.
+    train = replace(
+        run.train, minutes=19.7, evaluate_every=8000, checkpoint_every=1_000_000, keep_state=False
+    )
+    # The second was the best, 0.005 better on valid than the weights themselves.
+    optim = replace(run.optim, ema_decay=(0.99, 0.9975, 0.9993), ema_update_every=4)
+    return replace(run, recipe="enwik8_20min", model=model, train=train, optim=optim)
 
 
 def enwik8_small() -> RunConfig[StackConfig]:
@@ -169,6 +181,7 @@ def enwik8_small() -> RunConfig[StackConfig]:
         minutes=19.2,
         evaluate_every=5000,
         checkpoint_every=1_000_000,
+        keep_state=True,
     )
     # With a decay of 0.02 instead of 0.1 the model memorised the text in 23 epochs, and test was
     # 1.0910.
