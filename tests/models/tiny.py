@@ -167,8 +167,6 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         "ngrams.dim=3",
         "windowed.key_shift=true",
     ),
-    "stack with U-Net skips": _stack("gaf af f lf a", "unet_skips=true"),
-    "stack in rounds with U-Net skips": _stack("a [f a l f] a", "rounds=2", "unet_skips=true"),
     "stack gelu": _stack("aif", "feedforward.activation=gelu"),
     "stack of Transformer-XL": _stack("xfxf"),
     "stack of SHA-RNN": _stack("lb lsb lb", "tied=true"),

@@ -1,6 +1,6 @@
 """Settings of a stack: patterns, checks, and a block that one registry line makes known."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
@@ -79,31 +79,6 @@ def test_blocks_in_brackets_come_again() -> None:
 def test_settings_that_cannot_be_built_are_refused_by_name(setting: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         with_settings(StackConfig(vocab_size=9), [setting])
-
-
-@pytest.mark.parametrize(
-    ("pattern", "layers", "skips"),
-    [
-        ("gaf" * 12, [range(at, at + 3) for at in range(0, 36, 3)], 5),
-        ("lf a bb x", [range(2), range(2, 4), range(4, 5), range(5, 6)], 1),
-        ("f [af] i", [range(1), range(1, 3), range(3, 5), range(5, 6)], 1),
-    ],
-)
-def test_layers_end_with_dense_blocks_and_skips_do_not_join_neighbours(
-    pattern: str, layers: list[range], skips: int
-) -> None:
-    rounds = 2 if "[" in pattern else 1
-    config = StackConfig(vocab_size=9, pattern=pattern, rounds=rounds, unet_skips=True)
-    assert (list(config.layers), config.skips) == (layers, skips)
-    assert replace(config, unet_skips=False).skips == 0
-
-
-def test_too_few_layers_for_skips_are_refused_but_not_in_a_smaller_copy() -> None:
-    config = StackConfig(vocab_size=9, pattern="af" * 3, unet_skips=True)
-    with pytest.raises(UserError, match=r"unet_skips need three layers, .* 'afaf' has 2"):
-        with_settings(config, ["pattern=afaf"])
-    assert config.smaller(SizeLimit(dim=8, depth=3)).unet_skips
-    assert not config.smaller(SizeLimit(dim=8, depth=2)).unet_skips
 
 
 @pytest.mark.parametrize("name", ["rotary_fraction", "span_penalty"])

@@ -22,10 +22,7 @@ def build(pattern: str, *settings: str) -> Stack:
     return model
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [[], ["embedding_skip=false"], ["windowed.key_shift=true"], ["unet_skips=true"]],
-)
+@pytest.mark.parametrize("settings", [[], ["embedding_skip=false"], ["windowed.key_shift=true"]])
 def test_blocks_are_shown_what_they_read(
     settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

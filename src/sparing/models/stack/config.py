@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
 from typing import Any, Self
 
 from sparing.nn.adaptive_softmax import check_clusters
@@ -52,10 +51,6 @@ class StackConfig:
     """Share of the vocabulary whose embedding is zeroed for a segment."""
     embedding_skip: bool = True
     """After each block the stream becomes a learned mix of itself and the embedding."""
-    unet_skips: bool = False
-    """Before the last layer the stream after the first is added, times a learned weight; before the
-    second to last that after the second, and so on. A layer ends with a feed-forward or Boom
-    block."""
     tied: bool = False
     """The softmax uses the embedding's vectors."""
     cutoffs: tuple[int, ...] = ()
@@ -86,12 +81,6 @@ class StackConfig:
         if not self.letters or set(self.letters) - self.blocks.keys():
             known = ", ".join(f"{letter} {block.title}" for letter, block in self.blocks.items())
             raise ValueError(f"pattern {self.pattern!r} must be made of: {known}")
-        if self.unet_skips and not self.skips:
-            dense = " or ".join(self.letters_with("dense"))
-            raise ValueError(
-                f"unet_skips need three layers, with {dense} at the end of each but the last; "
-                f"pattern {self.pattern!r} has {len(self.layers)}"
-            )
         check_clusters(self.vocab_size, self.dim, self.cutoffs, self.shrink)
 
     @property
@@ -123,19 +112,6 @@ class StackConfig:
         return block_order(self.pattern, self.rounds)
 
     @property
-    def layers(self) -> tuple[range, ...]:
-        """The places in the order that belong together: each ends with a dense block."""
-        dense, last = self.letters_with("dense"), len(self.order)
-        ends = [at for at, number in enumerate(self.order, 1) if self.letters[number] in dense]
-        cuts = [0, *ends] if ends and ends[-1] == last else [0, *ends, last]
-        return tuple(range(start, stop) for start, stop in pairwise(cuts))
-
-    @property
-    def skips(self) -> int:
-        """How many U-Net skips there are. Between neighbours one would only scale the stream."""
-        return (len(self.layers) - 1) // 2 if self.unet_skips else 0
-
-    @property
     def adaptive(self) -> bool:
         """Whether words are clustered."""
         return bool(self.cutoffs) or self.shrink > 1
@@ -146,14 +122,12 @@ class StackConfig:
         blocks: dict[str, Any] = {
             name: block.smaller(scale, limit) for name, block in self._blocks_by_field().items()
         }
-        flat = replace(
-            self, pattern=_first_of_each(self.letters, limit.depth), rounds=1, unet_skips=False
-        )
         return replace(
-            flat,
+            self,
             vocab_size=min(self.vocab_size, limit.vocab_size),
+            pattern=_first_of_each(self.letters, limit.depth),
+            rounds=1,
             dim=scale_width(self.dim, scale),
-            unet_skips=self.unet_skips and len(flat.layers) > 2,
             cutoffs=limit.cut(self.cutoffs),
             **blocks,
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.config import StackConfig
-from sparing.models.stack.stream import Residual, Skips, add_skip, compile_groups, run_blocks
+from sparing.models.stack.stream import Residual, compile_groups, run_blocks
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.span_refresh import SpanRefresh
 from sparing.nn.attention.weights import block_weights
@@ -57,9 +57,7 @@ class Stack(LanguageModel):
         if c.embedding_skip:
             self.resid_lambdas = nn.Parameter(torch.ones(len(self.order)))
             self.x0_lambdas = nn.Parameter(torch.zeros(len(self.order)))
-        self.skip_lambdas = nn.Parameter(torch.ones(c.skips)) if c.skips else None
         self.run_blocks = run_blocks
-        self._layers = c.layers
         self._groups = list(compile_groups([block for _, block in self._passes()]))
 
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
@@ -99,12 +97,11 @@ class Stack(LanguageModel):
         # A copy: if both were one tensor, the code of the first group would be compiled for that.
         hidden_BTD = x0_BTD.clone() if self.static_shapes else x0_BTD
         before = [self._block_state(state, place) for place, _ in self._passes()]
-        after, skips = list[State](), self._skips()
+        after: list[State] = []
         for group, lambdas_2N in zip(self._groups, self._lambdas(), strict=True):
-            stream = Residual(hidden_BTD, x0_BTD, lambdas_2N, skips.into(group.start))
-            hidden_BTD, own = self._run(group, stream, before[group.start : group.stop])
-            skips.leave(group.stop, hidden_BTD)
-            after += own
+            stream = Residual(hidden_BTD, x0_BTD, lambdas_2N)
+            hidden_BTD, left = self._run(group, stream, before[group.start : group.stop])
+            after += left
         refresh.finish()
         carried |= self._commit(before, after)
         zero = x0_BTD.new_zeros((), dtype=torch.float32)
@@ -123,21 +120,15 @@ class Stack(LanguageModel):
             return super().advance(tokens_BT, state)
         self.refresh()
         x0_BTD, carried = self._embed(tokens_BT, state)
-        hidden_BTD, skips = x0_BTD, self._skips()
+        hidden_BTD = x0_BTD
         for place in range(stateful[-1]):
             block, own = self._block(place), self._block_state(state, place)
-            stream = Residual(hidden_BTD, x0_BTD, self._lambdas_at(place), skips.into(place))
+            stream = Residual(hidden_BTD, x0_BTD, self._lambdas_at(place))
             hidden_BTD, [after] = run_blocks([block], stream, [own], [])
-            skips.leave(place + 1, hidden_BTD)
             carried |= add_prefix(commit(block, own, after), f"blocks.{place}")
         last = stateful[-1]
-        hidden_BTD = add_skip(hidden_BTD, skips.into(last))
         after = self._block(last).advance(hidden_BTD, self._block_state(state, last))
         return carried | add_prefix(after, f"blocks.{last}")
-
-    def _skips(self) -> Skips:
-        """The U-Net skips of a pass that begins."""
-        return Skips(self._layers, self.skip_lambdas)
 
     def _lambdas_at(self, place: int) -> Tensor | None:
         """The weights of the embedding skip at one place."""
@@ -159,8 +150,6 @@ class Stack(LanguageModel):
         blocks = [self._block(place) for place in group]
         deltas, after = [], []
         if not blocks[0].compilable:
-            hidden_BTD = add_skip(stream.hidden_BTD, stream.skip)
-            stream = stream._replace(hidden_BTD=hidden_BTD, skip=None)
             delta_BTD, own = compute(blocks[0], stream.hidden_BTD, states[0])
             deltas, after = [delta_BTD], [own]
         done = len(deltas)
@@ -234,15 +223,13 @@ class Stack(LanguageModel):
     def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
         """Return the weights (B, H, T, S) of blocks that can show them, by place in the order."""
         hidden_BTD, found = self._embed(tokens_BT, state)[0], dict[int, Tensor]()
-        x0_BTD, skips = hidden_BTD, self._skips()
+        x0_BTD = hidden_BTD
         for place, block in self._passes():
             own = self._block_state(state, place)
-            hidden_BTD = add_skip(hidden_BTD, skips.into(place))
             if (weights_BHTS := block_weights(block, hidden_BTD, own)) is not None:
                 found[place] = weights_BHTS
             stream = Residual(hidden_BTD, x0_BTD, self._lambdas_at(place))
             hidden_BTD, _ = run_blocks([block], stream, [own], [])
-            skips.leave(place + 1, hidden_BTD)
         return found
 
     def flops_per_token(self) -> float:

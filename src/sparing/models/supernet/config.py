@@ -88,8 +88,6 @@ class SupernetConfig(StackConfig):
             raise ValueError("a super-net has no multi-token prediction: mtp.tokens must be 0")
         if self.rounds > 1:
             raise ValueError("a super-net passes through its slots once: rounds must be 1")
-        if self.unet_skips:
-            raise ValueError("a super-net has no layers to skip: unet_skips must be false")
         if self.search.budget is None:
             return
         if self.cost_limit <= len(self.letters) * min(self.search.costs):
