@@ -61,9 +61,12 @@ def refused(said: Said, *words: str) -> None:
         (["train", "quickstart", "--set", "train.seed=-1"], ["train.seed"]),
         (
             ["train", "quickstart", "--set", "train.state_reset=-0.1"],
-            ["train.state_reset", "below 1"],
+            ["train.state_reset", "from 0 to 1"],
         ),
-        (["train", "quickstart", "--set", "train.state_reset=1"], ["train.state_reset", "below 1"]),
+        (
+            ["train", "quickstart", "--set", "train.state_reset=1.1"],
+            ["train.state_reset", "from 0 to 1"],
+        ),
         (["train", "quickstart", "--set", "train.state_reset=nan"], ["train.state_reset"]),
         (["train", "quickstart", "--set", "evaluate.batch=0"], ["evaluate.batch"]),
         (["train", "quickstart", "--set", "train.evaluate_bytes=0"], ["train.evaluate_bytes"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 from tests.cli.conftest import Sparing
 from tests.cli.terminal import Terminal
 from tests.cli.test_bad_input import refused
@@ -41,6 +42,14 @@ def plain(tmp_path: Path) -> Path:
     path = tmp_path / "notes.bin"
     path.write_bytes(TEXT)
     return path
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_refused(sparing: Sparing, run: Path, plain: Path) -> None:
+    sparing("compress", plain, "--model", run)
+    packed = plain.with_name("notes.bin.sparing")
+    for command in (["compress", plain, "--out", "new"], ["decompress", packed, "--out", "new"]):
+        refused(sparing(*command, "--model", run, "--device", "cuda"), "no CUDA device")
 
 
 def test_a_file_comes_back(sparing: Sparing, run: Path, plain: Path) -> None:

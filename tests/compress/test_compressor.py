@@ -17,7 +17,7 @@ from tests.models.tiny import FIRST_OF_FAMILY, tiny
 
 from sparing import device
 from sparing.compress import codec
-from sparing.compress.compressor import Compressor, choose_lanes
+from sparing.compress.compressor import EVALUATED_LANES, Compressor, choose_lanes
 from sparing.compress.container import FIXED, read_container, seal, write_container
 from sparing.compress.lanes import Learning
 from sparing.data.tokens import Split
@@ -88,15 +88,17 @@ def test_the_size_is_what_the_evaluation_claims() -> None:
 
 
 def test_every_lane_is_evaluated_as_a_text_of_its_own() -> None:
-    proof = SMALL.verify(SMALL.compress(TEXT, lanes=3), TEXT)
-    edges = [len(TEXT) * lane // 3 for lane in range(4)]
-    bits = 0.0
-    for begin, end in pairwise(edges):
-        ids = np.frombuffer(TEXT[begin:end], np.uint8)
-        split = Split(ids, ids.size, 0, SMALL.vocab.start)
-        bits += evaluate_streams(SMALL.model, split, CPU, batch=1, segment=64).loss_nats / log(2)
-    assert proof is not None
-    assert proof.evaluated_bits == pytest.approx(bits, rel=1e-9)
+    text = TEXT * 3
+    for lanes in (1, 7, EVALUATED_LANES + 36):
+        proof = SMALL.verify(SMALL.compress(text, lanes=lanes), text)
+        edges = [len(text) * lane // lanes for lane in range(lanes + 1)]
+        nats = 0.0
+        for begin, end in pairwise(edges):
+            ids = np.frombuffer(text[begin:end], np.uint8)
+            split = Split(ids, ids.size, 0, SMALL.vocab.start)
+            nats += evaluate_streams(SMALL.model, split, CPU, batch=1, segment=64).loss_nats
+        assert proof is not None
+        assert proof.evaluated_bits == pytest.approx(nats / log(2), rel=1e-9)
 
 
 def test_learning_makes_a_text_that_repeats_itself_smaller() -> None:
@@ -209,7 +211,7 @@ def test_only_models_that_restore_a_text_compress() -> None:
 
 
 def test_other_precisions_are_refused() -> None:
-    with pytest.raises(UserError, match="computes in float32, not bfloat16"):
+    with pytest.raises(UserError, match="computes in float32, not in bfloat16"):
         Compressor(SMALL.model, ByteVocab(), Hardware(torch.device("cpu"), "bfloat16"))
 
 

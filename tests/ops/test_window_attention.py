@@ -26,6 +26,12 @@ CASES = {
         "spans": [9.0, 60.5, 9.0],
         "first": [0, 12],
     },
+    "a span below zero": {
+        "segment": 40,
+        "memory": 30,
+        "spans": [9.0, -5.0, 9.0],
+        "first": [0, 5],
+    },
     "ramp of one": {"segment": 40, "memory": 30, "spans": [3.5, 9.0], "first": [0, 5], "ramp": 1},
     "wider": {"segment": 40, "memory": 30, "spans": [9.5, 50.0], "first": [2, 0], "width": 64},
     "wide": {"segment": 70, "memory": 64, "spans": [9.5, 80.0], "first": [2, 0], "width": 128},
@@ -103,7 +109,7 @@ IN_16_BITS = [
 
 
 @pytest.mark.parametrize("dtype", IN_16_BITS)
-@pytest.mark.parametrize("name", ["memory, tiles cut", "wider", "widest"])
+@pytest.mark.parametrize("name", ["memory, tiles cut", "wider", "wide", "widest"])
 def test_in_sixteen_bits_the_kernel_is_hardly_farther_off(name: str, dtype: torch.dtype) -> None:
     """Than the definition in 16 bits; it holds scores in 32 and weights in 16 bits."""
     pytest.importorskip("triton", reason="triton is not installed")
@@ -115,6 +121,24 @@ def test_in_sixteen_bits_the_kernel_is_hardly_farther_off(name: str, dtype: torc
     for found, other, right in zip(got, plain, exact, strict=True):
         assert (found - right).norm() <= 2 * (other - right).norm()
         assert (found - right).norm() < 0.02 * right.norm()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter, about NaN as an integer
+def test_every_head_has_its_turn_whatever_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from sparing.ops.window_attention import fused
+
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda x: empty_like(x).fill_(777))
+    query, fresh = torch.randn(1, 9, 3, 16), torch.randn(1, 9, 2, 3, 16)
+    edge = Edge(torch.tensor([5.0, math.nan, 9.0]), torch.zeros(1, dtype=torch.int64), 32)
+    query, fresh, edge = (
+        query.to(DEVICE),
+        fresh.to(DEVICE),
+        Edge(*(x.to(DEVICE) for x in edge[:2]), 32),
+    )
+    mixed = fused.window_attention(query, fresh, fresh[:, :0], edge)
+    assert not (mixed == 777).any()
 
 
 def test_spans_of_few_digits_hide_no_entry() -> None:

@@ -46,7 +46,6 @@ def second_segment(training: Training) -> Segment:
 
 
 def test_which_lanes_are_reset_depends_on_seed_and_step_alone() -> None:
-    before = torch.get_rng_state()
     first = chosen(7, batch=64, state_reset=0.5)
     assert chosen(7, batch=64, state_reset=0.5) == first
     assert chosen(8, batch=64, state_reset=0.5) != first

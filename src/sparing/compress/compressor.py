@@ -39,7 +39,9 @@ USUAL_LANES = 64
 """The most that are chosen: each carries a state of its own."""
 FINGERPRINT_CHUNK = 12
 """Tokens between two updates while a fingerprint is taken of a model that learns."""
-EVALUATED_LANES, EVALUATED_SEGMENT = 64, 64
+EVALUATED_LANES = 64
+"""More would take more memory and hardly less time."""
+EVALUATED_SEGMENT = 64
 """Some models see all of a segment, and so more the longer it is; coding reads token by token."""
 BITS_PER_WORD = 8 * WORD.itemsize
 
@@ -71,10 +73,7 @@ class Compressor:
     def __init__(self, model: LanguageModel, vocab: Vocab, hardware: Hardware) -> None:
         range_coder()
         if hardware.precision != "float32":
-            raise UserError(
-                f"compression computes in float32, not {hardware.precision}; load the model with "
-                'precision="float32"'
-            )
+            raise UserError(f"compression computes in float32, not in {hardware.precision}")
         if not vocab.lossless:
             raise UserError(
                 f"this model reads {vocab.kind}, which do not restore a text exactly; compress "

@@ -180,7 +180,10 @@ class Stream:
         return both_BT[:, :-1].contiguous(), targets_BT
 
     def _shuffled(self, cursor: Cursor, length: int) -> tuple[Tensor, Tensor]:
-        """The same in shuffled chunks; the first input of a chunk is the token before it."""
+        """The same in shuffled chunks; the first input of a chunk is the token before it.
+
+        Where a chunk is read with a fresh state, the training puts the start token there.
+        """
         ids, size = np.asarray(self.split.ids), self.tokens_per_epoch
         order_BT = self._begins_B[:, None] + (cursor.position + np.arange(length, dtype=np.int64))
         text_BT = self._shuffled_order(cursor.epoch).to_text(order_BT % size)
@@ -200,10 +203,11 @@ class Stream:
     def _beginning_lanes(self, cursor: Cursor) -> npt.NDArray[np.bool_] | None:
         if self.config.shuffle_chunk is None or not self.config.shuffle_reset:
             return None
+        if not cursor.position:
+            return np.ones(self.config.batch, np.bool_)
         begins = self._shuffled_order(cursor.epoch).begins
         found = np.isin(self._edges[:-1] + cursor.position, begins, assume_unique=True)
-        # At the start of an epoch all states are fresh.
-        return found if cursor.position and found.any() else None
+        return found if found.any() else None
 
     def _epoch_offset(self, epoch: int) -> int:
         """Token at which this epoch starts."""

@@ -35,7 +35,6 @@ class EvaluationWorld(Protocol):
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Hidden vectors (B, T, D) and targets (B, T) to nats (B, T)."""
-Integers = npt.NDArray[np.int64]
 Losses = Iterator[tuple[Tensor, int]]
 """Total nats and number of tokens of successive parts of a text."""
 
@@ -139,7 +138,12 @@ def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
 
 
 def evaluate_texts(
-    model: LanguageModel, ids_BT: Integers, start: int, hardware: Hardware, *, segment: int
+    model: LanguageModel,
+    ids_BT: npt.NDArray[np.int64],
+    start: int,
+    hardware: Hardware,
+    *,
+    segment: int,
 ) -> float:
     """Return the total nats of texts of equal length, each read from its start, in segments."""
     inputs_BT, targets_BT = (

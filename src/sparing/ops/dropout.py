@@ -49,5 +49,5 @@ def hash_mask(like: Tensor, rate: float) -> Tensor:
     x = (x ^ (x >> 16 & 0xFFFF)) * 0x7FEB352D
     x = ((x ^ (x >> 15 & 0x1FFFF)) + key[1]) * (0x846CA68B - (1 << 32))
     x = x ^ (x >> 16 & 0xFFFF)
-    stays = x >= round(rate * HASH_LEVELS) - HASH_LEVELS // 2
+    stays = x >= min(round(rate * HASH_LEVELS) - HASH_LEVELS // 2, HASH_LEVELS // 2 - 1)
     return stays.view(like.shape).to(like.dtype) * (1 / (1 - rate))

@@ -30,8 +30,8 @@ class TrainConfig:
     """Shuffle the text in every epoch, in chunks of this many tokens (64k to 256k are usual), a
     multiple of `segment`; None: read it in order."""
     shuffle_reset: bool = False
-    """Reset the state of a lane at the start of each chunk of `shuffle_chunk`, instead of carrying
-    it over from the chunk before."""
+    """Reset the state of a lane at the start of each chunk of `shuffle_chunk`, which it then reads
+    as a text of its own, instead of carrying the state over from the chunk before."""
     state_reset: float = 0.0
     """Probability that a lane's state is reset before a segment, which the lane then reads as if
     a text began there."""

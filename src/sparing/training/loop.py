@@ -182,13 +182,14 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
         return True
     best = min(finite, key=lambda decay: found[decay]["nats_per_token"])
     result = found[best]
-    cost = {"scored_tokens": result["tokens"], "evaluate_s": result["elapsed_s"]}
+    evaluate_s = sum(each["elapsed_s"] for each in found.values())
+    cost = {"scored_tokens": result["tokens"], "evaluate_s": evaluate_s}
     position = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
     choice = choice_among(found, best)
     callbacks.journal.note("valid", counters.step, **{**result, **cost, **position, **choice})
-    average = f" with ema_decay {best}" if choice else ""
-    bits = result["bits_per_byte"]
-    callbacks.bar.print(f"step {counters.step}: valid {bits:.4f} bits per byte{average}")
+    which = f"average with ema_decay {best}" if best else "the weights themselves"
+    bits = f"{result['bits_per_byte']:.4f} bits per byte{f' ({which})' if choice else ''}"
+    callbacks.bar.print(f"step {counters.step}: valid {bits}")
     if is_best(counters, measurement(result), result["nats_per_token"]):
         sync_journal(training, callbacks)
         with training.optimizer.averaged(best):

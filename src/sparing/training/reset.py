@@ -16,7 +16,7 @@ def begin_segment(training: Training, segment: Segment, config: TrainConfig) -> 
     """Set the state that `segment` is read with, and return the segment as it is read.
 
     All lanes have a fresh state at the start of an epoch. Lanes that are reset begin a text, so
-    they read the start token in place of the token before it, as everywhere else.
+    they read the start token in place of the token before it, as generation and compression do.
     """
     if segment.fresh:
         training.state = training.fresh_state(segment.inputs_BT.size(0))
@@ -26,11 +26,7 @@ def begin_segment(training: Training, segment: Segment, config: TrainConfig) -> 
         return segment
     local = training.world.lanes(config.batch)
     lanes_B = to_device(chosen[local.start : local.stop], training.hardware.device)
-    if chosen.all():
-        # Cheaper than a memory that no lane looks at.
-        training.state = training.fresh_state(segment.inputs_BT.size(0))
-    else:
-        training.state = training.model.reset_lanes(training.state, lanes_B)
+    training.state = training.model.reset_lanes(training.state, lanes_B)
     inputs_BT = segment.inputs_BT.clone()
     inputs_BT[:, 0].masked_fill_(lanes_B, training.stream.split.start)
     return segment._replace(inputs_BT=inputs_BT)

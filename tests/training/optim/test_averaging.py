@@ -285,7 +285,7 @@ def test_the_best_of_several_averages_and_the_weights_is_saved(chosen: int, tmp_
     def validate(model: LanguageModel) -> dict[str, Any]:
         loss = None if len(seen) == (chosen + 1) % 3 else 2.0 - (len(seen) == chosen)
         seen.append(model.head.weight.detach().clone())
-        return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.0}
+        return {"nats_per_token": loss, "bits_per_byte": loss, "tokens": 1, "elapsed_s": 0.5}
 
     training, shelf = toy_training(), Shelf()
     config = OptimConfig(lr=1e-2, ema_decay=(0.5, 0.75))
@@ -304,6 +304,7 @@ def test_the_best_of_several_averages_and_the_weights_is_saved(chosen: int, tmp_
     bits = [None if at == (chosen + 1) % 3 else 2.0 - (at == chosen) for at in range(3)]
     assert entry["bits_per_byte_by_ema_decay"] == dict(zip(("0", "0.5", "0.75"), bits, strict=True))
     assert (entry["ema_decay"], entry["bits_per_byte"]) == ((0, 0.5, 0.75)[chosen], 1.0)
+    assert '"evaluate_s": 1.5' in (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_averages_change_no_step(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ BACKWARD_ENTRIES: dict[int, Tile] = {
     64: {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3, "maxnreg": 128},
     128: {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 3},
 }
-"""Queries by keys of a tile and compiler options, for heads up to this width: the fastest of about
-ten on an H200 in bfloat16 (benchmarks/window_tiles.py).
+"""Queries by keys of a tile and compiler options, by width of a head; 64 serves narrower ones too.
+The fastest of about ten on an H200 in bfloat16 (benchmarks/window_tiles.py).
 
 With fewer registers (`maxnreg`) more programs share a multiprocessor, which outweighs the few
 hundred bytes that spill.

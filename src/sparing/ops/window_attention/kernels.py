@@ -20,13 +20,14 @@ def _place(span_at, tiles, HEADS: tl.constexpr, PADDED: tl.constexpr):
     """
     tile, lane = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     head = tl.arange(0, PADDED)
-    span = tl.load(span_at + head, mask=head < HEADS, other=-1.0)
+    span = tl.load(span_at + head, mask=head < HEADS, other=float("-inf"))
+    # Spans that are not numbers have no order, and every head must have its turn.
+    span = tl.where(span == span, span, float("inf"))
     before, after = span[None, :], span[:, None]
     earlier = (before > after) | ((before == after) & (head[None, :] < head[:, None]))
     rank = tl.sum(earlier.to(tl.int32), 1)
     chosen = tl.sum(tl.where(rank == tl.program_id(1), head, 0), 0)
-    # Spans that are not numbers have no order.
-    return tile, lane.to(tl.int64), tl.minimum(chosen, HEADS - 1)
+    return tile, lane.to(tl.int64), chosen
 
 
 @triton.jit
