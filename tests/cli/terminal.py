@@ -18,9 +18,11 @@ PATIENCE_S = 120.0
 AGAIN_S = 2.0
 """After how long a key is pressed again."""
 AT_TERMINAL = """
-import fcntl, runpy, termios
-# Ctrl-C reaches the processes of the session that a terminal controls.
+import fcntl, runpy, signal, termios
+# Ctrl-C reaches the processes of the session that a terminal controls, unless they ignore it, as
+# jobs in the background of a script do.
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("sparing", run_name="__main__", alter_sys=True)
 """
 
