@@ -14,13 +14,14 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 case $enwik8 in *.xz) xz -dc "$enwik8" ;; *.zip) unzip -p "$enwik8" ;; *) cat "$enwik8" ;; esac |
   tail -c 5000000 > "$scratch/test"
+[ "$(wc -c < "$scratch/test")" = 5000000 ] || { echo "$enwik8 is not enwik8" >&2; exit 2; }
 head -c 1000000 "$scratch/test" > "$scratch/million"
 
 python -m sparing train "$recipe" --from "$enwik8" --out "$out" --quiet "$@"
 python -m sparing evaluate "$out" --split valid --json > "$out/valid.json" &
 python -m sparing evaluate "$out" --split test --json > "$out/test.json"
 wait $!
-# A GPU reads a thousand lanes about as fast as one.
+# Many lanes, to keep a GPU busy. For a model of 60M they hold tens of gigabytes.
 python -m sparing compress "$scratch/million" --model "$out" --device auto --lanes 1024 --verify \
   --json --out "$scratch/coded" > "$out/proof.json"
 python -m sparing results "$out"

@@ -67,6 +67,10 @@ def test_the_seed_decides_and_dtype_and_layout_are_kept(form) -> None:
     assert one.dtype == torch.bfloat16
 
 
+def test_a_rate_just_below_one_drops_everything() -> None:
+    assert not hash_mask(torch.ones(1000), 1 - 1e-11).any()
+
+
 def test_a_rate_outside_the_range_is_refused() -> None:
     with pytest.raises(ValueError, match="dropout rate"):
         Dropout(1.0)

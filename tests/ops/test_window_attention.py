@@ -23,7 +23,7 @@ CASES = {
     "three heads, two alike": {
         "segment": 70,
         "memory": 40,
-        "spans": [9.0, 60.5, 9.0],
+        "spans": [60.5, 9.0, 9.0],
         "first": [0, 12],
     },
     "a span below zero": {

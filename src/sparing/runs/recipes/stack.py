@@ -180,7 +180,7 @@ def enwik8_small() -> RunConfig[StackConfig]:
         state_reset=0.02,
         minutes=19.2,
         evaluate_every=5000,
-        # The run of the figure above wrote its state; 5 GB are a second's work for its GPU.
+        # As in the run of the figure above.
         keep_state=True,
     )
     # With a decay of 0.02 instead of 0.1 the model memorised the text in 23 epochs, and test was

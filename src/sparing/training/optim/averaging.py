@@ -27,7 +27,7 @@ class Averaging:
 
     NT-ASGD starts when a valid loss is worse than the best of those before the latest `patience`
     ones; a `patience` of 0 averages from the first step. With a decay below 1 the mean becomes an
-    exponential moving average as soon as it covers 1 / (1 - decay) steps. The weights are looked at
+    exponential moving average as soon as it covers 1 / (1 - decay) steps. The means are updated
     every `every` steps; a decay is per step all the same.
     """
 
