@@ -5,6 +5,7 @@
 set -euo pipefail
 
 [ $# -ge 3 ] || { sed -n 4p "$0" >&2; exit 2; }
+[ -f "$1" ] || { echo "$1 is missing" >&2; exit 2; }
 enwik8=$1 recipe=$2 out=$3
 shift 3
 
@@ -12,10 +13,14 @@ shift 3
 python -c 'import constriction' || { echo "pip install 'sparing[compress]'" >&2; exit 2; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-case $enwik8 in *.xz) xz -dc "$enwik8" ;; *.zip) unzip -p "$enwik8" ;; *) cat "$enwik8" ;; esac |
-  tail -c 5000000 > "$scratch/test"
-[ "$(wc -c < "$scratch/test")" = 5000000 ] || { echo "$enwik8 is not enwik8" >&2; exit 2; }
-head -c 1000000 "$scratch/test" > "$scratch/million"
+python - "$enwik8" "$scratch/million" <<'PYTHON' || exit 2
+import sys
+from pathlib import Path
+
+from sparing.data.splits import read_splits
+
+Path(sys.argv[2]).write_bytes(bytes(read_splits("enwik8", Path(sys.argv[1]))["test"][:1_000_000]))
+PYTHON
 
 python -m sparing train "$recipe" --from "$enwik8" --out "$out" --quiet "$@"
 python -m sparing evaluate "$out" --split valid --json > "$out/valid.json" &

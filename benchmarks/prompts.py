@@ -27,7 +27,7 @@ def read(length: int, target: Path) -> float:
 
     torch.set_num_threads(1)
     model, seconds = sparing.load().model, list[float]()
-    text = (ROOT / "docs" / "log.md").read_bytes()[:length]
+    text = (ROOT / "docs" / "log" / "2026-11-15.md").read_bytes()[:length]
     tokens_1T = torch.tensor([list(text)])
     with torch.no_grad():
         # The first reading fills caches and is not timed.

@@ -1,6 +1,6 @@
 """How well a model starts a text: the cost of the first bytes, and whether short prompts loop.
 
-python benchmarks/starts.py --from enwik8.xz [--split valid] [--run RUN] [--start TEXT]
+python benchmarks/starts.py --from enwik8.xz [--split valid] [--run RUN] [--at line] [--start TEXT]
 
 Prints one JSON object. Choose on valid; test is for the figure.
 """
@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+from text_starts import BEFORE, places
 
 import sparing
 from sparing.data.splits import read_splits
@@ -44,13 +45,14 @@ def main() -> None:
     parser.add_argument("--split", choices=("valid", "test"), default="valid")
     parser.add_argument("--run", default=None)
     parser.add_argument("--start", default="", help="text that is read before, and not scored")
+    parser.add_argument("--at", choices=BEFORE, help="where texts begin; anywhere by default")
     parser.add_argument("--places", type=int, default=200)
     options = parser.parse_args()
     lm, text = (
         sparing.load(options.run),
         bytes(read_splits("enwik8", options.source)[options.split]),
     )
-    begins = np.random.default_rng(1).integers(0, len(text) - LENGTH, options.places)
+    begins = places(text, options.at, options.places, LENGTH, np.random.default_rng(1))
     bits = bits_at(lm, text, begins, options.start)
     first, later = bits[:, :FIRST].mean(), bits[:, FIRST:].mean()
     prompts = [options.start + prompt for prompt in PROMPTS]
@@ -58,6 +60,7 @@ def main() -> None:
     report = {
         "split": options.split,
         "places": options.places,
+        "at": options.at or "anywhere",
         f"bits_of_bytes_1_to_{FIRST}": float(first),
         f"bits_of_bytes_{FIRST + 1}_to_{LENGTH}": float(later),
         "ratio": float(first / later),

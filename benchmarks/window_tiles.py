@@ -3,8 +3,8 @@
 python benchmarks/window_tiles.py [--run results/enwik8_20min/eight_heads] [--width 64 --width 128]
 
 Prints a JSON object per variant: milliseconds for all layers of the run together, forward or
-backward. Each other width has the run's windows too, one for the mean of several of its heads.
-Variants are compiled in processes of their own first.
+backward. Widths other than the run's have as many channels in fewer heads, each with the mean of
+several windows. Variants are compiled in processes of their own first.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from triton.testing import do_bench
 
 from sparing.ops.window_attention import Edge, fused
 
-LANES, SEGMENT, DIM, RAMP, GRAIN = 64, 1024, 512, 32, 256
+LANES, SEGMENT, RAMP, GRAIN = 64, 1024, 32, 256
 PROCESSES = 12
 TILES: dict[str, tuple[tuple[int, int, int, int, int | None], ...]] = {
     # Queries, keys, warps, stages, registers; by the constant of `fused` that they stand for.
@@ -33,11 +33,12 @@ TILES: dict[str, tuple[tuple[int, int, int, int, int | None], ...]] = {
         (64, 32, 4, 2, None), (64, 32, 4, 3, None), (64, 32, 4, 4, 128), (64, 32, 4, 3, 168),
         (64, 16, 4, 2, None), (64, 32, 8, 2, None), (64, 64, 4, 2, None), (64, 64, 8, 2, None),
         (128, 16, 8, 2, None), (128, 32, 8, 2, None), (128, 64, 8, 2, None),
+        (64, 16, 4, 3, None), (128, 16, 8, 3, None),
     ),
     "BACKWARD_ENTRIES": (
         (32, 64, 4, 3, 128), (32, 64, 4, 2, None), (32, 64, 4, 3, None), (64, 32, 8, 2, None),
         (16, 64, 4, 2, None), (32, 64, 8, 2, None), (64, 64, 4, 2, None), (64, 64, 8, 2, None),
-        (16, 128, 8, 2, None), (32, 128, 8, 2, None), (64, 128, 8, 2, None),
+        (16, 128, 8, 2, None), (32, 128, 8, 2, None), (64, 128, 8, 2, None), (32, 32, 4, 2, None),
     ),
 }  # fmt: skip
 Variant = tuple[str, int, dict[str, int] | None]
@@ -53,8 +54,10 @@ def variants(widths: list[int]) -> Iterator[Variant]:
                 yield kernel, width, tile | ({"maxnreg": registers} if registers else {})
 
 
-def windows(run: Path, heads: int) -> list[list[float]]:
-    """Spans of every attention layer at the end of a run, as if it had so many heads."""
+def windows(run: Path, width: int) -> list[list[float]]:
+    """Spans of every attention layer at the end of a run, as if its heads had this width."""
+    attention = json.loads((run / "config.json").read_text())["model"]["windowed"]
+    heads = attention["heads"] * attention["head_dim"] // width
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [entry for entry in entries if entry["kind"] == "train"][-1]
     layers: dict[int, list[float]] = {}
@@ -93,7 +96,7 @@ def timed(variant: Variant, run: Path, *, layers: int | None = None) -> float:
         wanted = getattr(fused, kernel)
         fused._tile = lambda usual, query: tile if usual is wanted else chosen(usual, query)
     try:
-        spans = windows(run, DIM // width)[:layers]
+        spans = windows(run, width)[:layers]
         return sum(_layer_ms(kernel, each, width, once=layers is not None) for each in spans)
     finally:
         fused._tile = chosen

@@ -1,15 +1,30 @@
 """Train and evaluate from Python, with the results of the command line."""
 
+import ast
+import hashlib
+import inspect
 import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import sparing
+from sparing import api
+from sparing.cli import search as cli_search
+from sparing.cli import verify as cli_verify
 from sparing.cli.main import main
 from sparing.errors import UserError
+from sparing.runs.train import TrainOptions
+from sparing.training import loop, stopping
+from sparing.training.state import Training
 
+ROOT = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = {
     "model.dim": 16,
     "model.boom_dim": 32,
@@ -70,6 +85,71 @@ def test_a_run_starts_from_the_weights_of_another(lm: sparing.LM, tmp_path: Path
     assert tuned.config.data.corpus == str(other)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Two Ctrl-C during the second step; the signals that would have ended this process."""
+    ended: list[int] = []
+    monkeypatch.setattr(stopping, "end_now", ended.append)
+    monkeypatch.setattr(loop, "update_progress_bar", interrupt_twice)
+    # A shell ignores Ctrl-C for processes in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield ended
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt_twice(training: Training, *_: object) -> None:
+    if training.counters.step == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_second_ctrl_c_is_an_exception_and_leaves_a_run_that_continues(
+    corpus: Path, tmp_path: Path, impatient: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, more = tmp_path / "run", SETTINGS | {"train.checkpoint_every": 1}
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        sparing.train("quickstart", data=corpus, out=out, progress=False, **more)
+    # Python's own, without the words that follow a checkpoint.
+    assert (str(interrupted.value), impatient) == ("", [])
+    monkeypatch.setattr(loop, "update_progress_bar", lambda *_: None)
+    done = sparing.train(out=out, resume=True, progress=False)
+    assert done.folder is not None
+    assert done.folder.step("last") == 6
+
+
+def test_a_second_ctrl_c_ends_a_command(corpus: Path, tmp_path: Path, impatient: list[int]) -> None:
+    words = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+    out = ["--out", str(tmp_path / "run")]
+    status = main(["train", "quickstart", "--data", str(corpus), *out, "--quiet", *words])
+    assert (status, impatient) == (130, [signal.SIGINT])
+
+
+@pytest.mark.parametrize(
+    ("module", "trains", "call"),
+    [
+        (cli_search, "search_run", ["search", "enwik8_par_search"]),
+        (cli_verify, "train_like", ["verify", "enwik8_small"]),
+    ],
+    ids=["search", "verify"],
+)
+def test_every_command_that_trains_may_be_ended(
+    module: ModuleType,
+    trains: str,
+    call: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[TrainOptions] = []
+
+    def note(*given: object) -> Any:
+        seen.extend(each for each in given if isinstance(each, TrainOptions))
+        return (signal.SIGINT, {}) if trains == "search_run" else signal.SIGINT
+
+    monkeypatch.setattr(module, trains, note)
+    assert main([*call, "--out", str(tmp_path / "run"), "--device", "cpu"]) == 130
+    assert [options.exit_on_second_interrupt for options in seen] == [True]
+
+
 def test_a_text_and_other_data_are_scored(lm: sparing.LM, tmp_path: Path) -> None:
     text = "line 7: the quick brown fox"
     found = sparing.evaluate(lm, text=text)
@@ -82,6 +162,60 @@ def test_a_text_and_other_data_are_scored(lm: sparing.LM, tmp_path: Path) -> Non
     assert scored.bits_per_byte != sparing.evaluate(lm, split="test", size=100).bits_per_byte
 
 
+def test_a_figure_is_that_of_the_command_in_the_precision_of_the_run(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, narrow = tmp_path / "run", SETTINGS | {"train.precision": "bfloat16"}
+    lm = sparing.train("quickstart", data=corpus, out=path, progress=False, **narrow)
+    nats = {}
+    for precision in ("auto", "float32"):
+        capsys.readouterr()
+        assert main(["evaluate", str(path), "--precision", precision, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        for model in (lm, path):
+            found = sparing.evaluate(model, precision=precision)  # type: ignore[arg-type]
+            assert (found.loss_nats, found.precision) == (said["loss_nats"], said["precision"])
+        nats[said["precision"]] = said["loss_nats"]
+    assert nats.keys() == {"bfloat16", "float32"}
+    assert nats["bfloat16"] != nats["float32"]
+    assert sparing.evaluate(lm, text="a few words").precision == "bfloat16"
+    # Without its folder, a model still has its settings.
+    alone = sparing.LM(lm.model, lm.vocab, lm.config, lm.hardware)
+    assert sparing.evaluate(alone, text="a few words").precision == "bfloat16"
+
+
+def test_what_would_be_ignored_is_refused(lm: sparing.LM, tmp_path: Path) -> None:
+    for call, said in (
+        (lambda: sparing.evaluate(lm, device="cpu"), "leave `device` out"),
+        (lambda: sparing.evaluate(lm, checkpoint="last"), "leave `checkpoint` out"),
+        (lambda: sparing.evaluate(lm, text="a", split="test"), "leave `split` out"),
+        (lambda: sparing.evaluate(lm, text="a", data="b", size=3), "leave `data`, `size` out"),
+    ):
+        with pytest.raises(UserError, match=said):
+            call()
+
+
+def test_the_checkpoint_named_is_evaluated(lm: sparing.LM, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    # Worse than `best`, which it does not replace.
+    worse: dict[str, Any] = {"train.steps": 8, "optim.lr": 10.0}
+    sparing.train(out=out, resume=True, progress=False, **worse)
+    last, best = (sparing.evaluate(out, checkpoint=name) for name in ("last", "best"))
+    assert last.loss_nats > best.loss_nats == sparing.evaluate(lm).loss_nats
+
+
+@pytest.mark.parametrize("vocab", ["bytes", "words"])
+def test_a_model_without_newlines_scores_texts_without_them(
+    vocab: str, corpus: Path, tmp_path: Path
+) -> None:
+    bare = SETTINGS | {"data.newlines": False, "data.vocab": vocab}
+    lm = sparing.train("quickstart", data=corpus, out=tmp_path / "run", progress=False, **bare)
+    found = sparing.evaluate(lm, text="the quick \nbrown\n fox")
+    joined = sparing.evaluate(lm, text="the quick brown fox")
+    assert (found.size_bytes, found.loss_nats) == (19, joined.loss_nats)
+    assert found.protocol == sparing.evaluate(lm).protocol == "no-newlines"
+
+
 def test_errors_speak_of_arguments_and_not_of_options(
     lm: sparing.LM, corpus: Path, tmp_path: Path
 ) -> None:
@@ -91,13 +225,14 @@ def test_errors_speak_of_arguments_and_not_of_options(
         (lambda: sparing.train(), "name a recipe"),
         (lambda: sparing.train(resume=True), "resume=True needs `out`"),
         (lambda: sparing.train("quickstart", out=tmp_path / "run"), "pass resume=True"),
+        (lambda: sparing.train("quickstart", out="x", checkpoint="best"), "`checkpoint` needs"),
+        (lambda: sparing.train("quickstart", out="x", cut_journal=True), "cut_journal=True needs"),
         (lambda: sparing.train(init="bundled"), "text to fine-tune on with `data`"),
         (lambda: sparing.train("quickstart", init=" "), "`init` is empty"),
         (lambda: sparing.train(init="bundled", out="x", resume=True), "`init` starts a new run"),
         (lambda: sparing.train("quickstart", data=" ", out="x"), "`data` is empty"),
         (lambda: sparing.train("quickstart", **{"model.dime": 3}), "model.dim"),
         (lambda: sparing.evaluate(lm, split="tset"), "did you mean 'test'"),  # type: ignore[arg-type]
-        (lambda: sparing.evaluate(lm, text="a", data="b"), "leave `data`"),
         (lambda: sparing.evaluate(lm, text=""), "empty"),
         (lambda: lm.generate("a", after=sparing.load().state("b")), "another model"),
         (lambda: lm.logits("a", after=sparing.load(tmp_path / "run").state("b")), "another model"),
@@ -106,6 +241,114 @@ def test_errors_speak_of_arguments_and_not_of_options(
             call()
         assert said in str(refused.value)
         assert "--" not in str(refused.value)
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def test_what_an_error_advises_can_be_done(lm: sparing.LM, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    more: dict[str, Any] = {"train.steps": 9}
+    damage(out / "checkpoints" / "last" / "model.safetensors")
+    with pytest.raises(UserError, match=r"available: best \(choose with `checkpoint`\)"):
+        sparing.train(out=out, resume=True, progress=False, **more)
+    with pytest.raises(UserError, match=r"available: best \(choose with `checkpoint`\)"):
+        sparing.evaluate(out, checkpoint="last")
+    assert sparing.evaluate(out, checkpoint="best").size_bytes > 0
+    damage(out / "metrics.jsonl")
+    with pytest.raises(UserError, match="or pass cut_journal=True to go on without"):
+        sparing.train(out=out, resume=True, checkpoint="best", progress=False, **more)
+    done = sparing.train(
+        out=out, resume=True, checkpoint="best", cut_journal=True, progress=False, **more
+    )
+    assert done.config.train.steps == 9
+
+
+def test_a_second_pass_begins_with_the_best_weights(lm: sparing.LM, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    slower: dict[str, Any] = {"train.steps": 8, "optim.lr": 1e-4}
+    sparing.train(out=out, resume=True, checkpoint="best", progress=False, **slower)
+    cursor = json.loads((out / "checkpoints" / "last" / "cursor.json").read_text())
+    assert (cursor["pass_step"], cursor["step"]) == (6, 8)
+
+
+def test_weights_to_start_from_are_those_of_the_checkpoint_named(
+    lm: sparing.LM, tmp_path: Path
+) -> None:
+    (tmp_path / "other.txt").write_text("a fox, dogs and lines\n" * 200)
+    sparing.train(out=tmp_path / "run", resume=True, progress=False, **{"train.steps": 8})
+    call: dict[str, Any] = {"data": tmp_path / "other.txt", "out": tmp_path / "tuned"}
+    sparing.train("quickstart", init=tmp_path / "run", checkpoint="last", **call, **SETTINGS)
+    record = json.loads((tmp_path / "tuned" / "provenance.json").read_text())
+    weights = (tmp_path / "run" / "checkpoints" / "last" / "model.safetensors").read_bytes()
+    assert record["init"]["sha256"] == hashlib.sha256(weights).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "said"),
+    [
+        (sparing.train, "add --resume, or change --out", "pass resume=True, or change `out`"),
+        (sparing.train, "start without --resume", "start without resume=True"),
+        (sparing.train, "or add --cut-journal to go on", "or pass cut_journal=True to go on"),
+        (sparing.load, "choose with --checkpoint", "choose with `checkpoint`"),
+        (sparing.load, "see --precision", "see --precision"),
+        (sparing.evaluate, "see --precision", "see `precision`"),
+        (sparing.train, "`sparing train X --out Y` does", "`sparing.train` does"),
+        (sparing.train, "`sparing info X --data` lists", "`sparing info X --data` lists"),
+        (sparing.train, "/a--out/--out is gone", "/a--out/--out is gone"),
+        (sparing.train, "give --from PATH or the variable X", "give the variable X"),
+    ],
+)
+def test_options_become_the_arguments_of_the_function(
+    call: Callable[..., object], message: str, said: str
+) -> None:
+    with pytest.raises(UserError) as refused, api._errors_of(call):
+        raise UserError(message)
+    assert str(refused.value) == said
+
+
+ELSEWHERE = {
+    "--from": "a copy of a corpus: the variable SPARING_DATA",
+    "--max-bytes": "`sparing data prepare`, which the message names",
+    "--until": "`sparing verify`",
+    "--dynamic-lr": "`sparing evaluate --dynamic`",
+    "--max-restarts": "torchrun",
+    "--config": "`sparing info`, which the message names",
+}
+"""Options in messages for which the functions have no argument, and whose they are."""
+
+
+def test_every_option_in_a_message_is_an_argument_or_of_a_command() -> None:
+    arguments = {
+        f"--{name.replace('_', '-')}"
+        for call in (sparing.load, sparing.train, sparing.evaluate)
+        for name in inspect.signature(call).parameters
+    }
+    above = {"cli", "serve", "bench", "search", "experiments", "plot", "export", "compress"}
+    named: dict[str, str] = {}
+    for path in (ROOT / "src" / "sparing").rglob("*.py"):
+        parts = path.relative_to(ROOT / "src" / "sparing").parts
+        if not above & {parts[0]} and parts[:2] != ("runs", "recipes"):
+            named |= dict.fromkeys(options_in_messages(path), str(path))
+    # Git's own.
+    del named["--error-unmatch"], named["--short"], named["--porcelain"], named["--untracked-files"]
+    assert ELSEWHERE.keys() <= named.keys()
+    assert {name: where for name, where in named.items() if name not in arguments} == {
+        name: named[name] for name in ELSEWHERE
+    }
+
+
+def options_in_messages(path: Path) -> set[str]:
+    """The options in a module's strings, which are not its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    strings = [
+        each.value
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in prose
+    ]
+    return {found for text in strings for found in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)}
 
 
 def test_a_corpus_that_cannot_be_had_is_not_asked_for_by_an_option(

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors", "documents"},
     "launch": {"errors"},
     "device": {"errors", "launch", "units"},
-    "__init__": {"api", "evaluation", "lm", "models", "nn"},
+    "__init__": {"api", "errors", "evaluation", "lm", "models", "nn"},
     "ops": set(),
     "nn": {"ops", "units", "host_copy"},
     "models": BASE | {"nn", "ops"},

@@ -260,6 +260,7 @@ def test_the_formats_name_every_field() -> None:
         size_bytes=1,
         words=1,
         protocol="bytes",
+        precision="float32",
         how="",
         elapsed_s=0.0,
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sparing.errors import UserError
 from sparing.files import (
     atomic_folder,
     atomic_write,
+    check_writable,
     claim_folder,
     lock_folder,
     read_json,
@@ -72,6 +74,39 @@ def test_only_leftovers_of_dead_processes_of_this_machine_are_removed(tmp_path: 
     (tmp_path / f".folder.{host}.{ended.pid}" / "file").write_text("half")
     remove_leftovers(tmp_path)
     assert set(os.listdir(tmp_path)) == kept
+
+
+@pytest.mark.parametrize("name", ["f" * 255, "f" * 245, "ä" * 127], ids=["255", "245", "umlauts"])
+def test_a_file_may_have_the_longest_name_there_is(tmp_path: Path, name: str) -> None:
+    with atomic_write(tmp_path / name) as scratch:
+        scratch.write_text("whole")
+        assert len(os.fsencode(scratch.name)) <= 255
+        assert os.listdir(tmp_path) == [scratch.name]
+    assert os.listdir(tmp_path) == [name]
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left = scratch.with_name(scratch.name.replace(str(os.getpid()), str(ended.pid)))
+    for own in (name, None):
+        left.write_text("half")
+        remove_leftovers(tmp_path, "another")
+        assert left.exists()
+        remove_leftovers(tmp_path, own)
+        assert os.listdir(tmp_path) == [name]
+
+
+def test_whether_a_file_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "folder" / "file")
+    (tmp_path / "text").write_text("text")
+    for path, kind in (
+        (tmp_path / "text" / "file", NotADirectoryError),
+        (Path("/proc/self/file"), FileNotFoundError),
+    ):
+        with pytest.raises(kind) as caught:
+            check_writable(path)
+        assert caught.value.filename in (str(path), str(path.parent))
+    check_writable(tmp_path / "text")
+    assert (tmp_path / "text").read_text() == "text"
+    assert os.listdir(tmp_path) == ["text"]
 
 
 def test_all_bytes_of_a_memoryview_are_written(tmp_path: Path) -> None:
@@ -239,6 +274,43 @@ def test_the_first_folder_to_be_finished_is_kept(tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "file").write_text("early")
     assert (tmp_path / "folder" / "file").read_text() == "early"
+
+
+def new_folder_in_place_of(folder: Path, problem: BaseException | None = None) -> None:
+    with atomic_folder(folder, replace=True) as scratch:
+        (scratch / "file").write_text("new")
+        if problem is not None:
+            raise problem
+
+
+@pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_an_old_folder_is_kept_until_the_new_one_is_complete(
+    tmp_path: Path, problem: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    new_folder_in_place_of(folder)
+    (folder / "file").write_text("old")
+    with pytest.raises(type(problem)):
+        new_folder_in_place_of(folder, problem)
+    monkeypatch.setattr(os, "rename", failing_at(folder, problem))
+    with pytest.raises(type(problem)):
+        new_folder_in_place_of(folder)
+    assert (folder / "file").read_text() == "old"
+    new_folder_in_place_of(folder)
+    assert (folder / "file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def failing_at(folder: Path, problem: BaseException) -> Callable[[Path, Path], None]:
+    """`os.rename` that fails the first time that it would rename something to `folder`."""
+    rename, problems = os.rename, [problem]
+
+    def rename_or_fail(source: Path, target: Path) -> None:
+        if target == folder and problems:
+            raise problems.pop()
+        rename(source, target)
+
+    return rename_or_fail
 
 
 def test_the_temporary_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:

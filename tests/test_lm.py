@@ -80,6 +80,34 @@ def test_several_prompts_in_bytes_give_bytes(lm: LM) -> None:
     assert all(isinstance(each, bytes) for each in found)
 
 
+def test_prompts_in_bytes_are_read_as_a_batch_as_text_is(lm: LM) -> None:
+    calls: list[object] = []
+    hook = lm.model.register_forward_hook(lambda *_: calls.append(None))
+    lm.generate(["to", "be"], length=4)
+    of_text = len(calls)
+    lm.generate([b"to", b"be"], length=4)
+    hook.remove()
+    assert len(calls) == 2 * of_text
+
+
+def test_a_stop_ends_each_prompt_in_bytes_even_if_it_is_not_ascii(lm: LM) -> None:
+    prompts = [b"to", b"be"]
+    whole = lm.generate(prompts, length=40, seed=5)
+    # Two bytes that some text has and that are a character of their own.
+    pairs = {text[at : at + 2] for text in whole for at in range(39)}
+    stop = next(pair for pair in sorted(pairs) if pair[0] in range(0xC2, 0xE0) and is_utf_8(pair))
+    found = lm.generate(prompts, length=40, seed=5, stop=stop.decode())
+    assert found == [text.partition(stop)[0] for text in whole]
+    assert found != whole
+
+
+def is_utf_8(text: bytes) -> bool:
+    try:
+        return bool(text.decode())
+    except UnicodeDecodeError:
+        return False
+
+
 def test_several_prompts_are_independent(lm: LM) -> None:
     assert lm.generate(["to", "be"], length=4, seed=5) == [
         lm.generate("to", length=4, seed=5),
@@ -116,6 +144,9 @@ def test_wrong_calls_say_what_is_wrong(lm: LM) -> None:
     for call in (lm.generate, lm.score, lm.logits, lm.state):
         with pytest.raises(TypeError, match="`after` is what `state` returned, not str"):
             call("a", after="b")  # type: ignore[operator]
+    for mixed in (["a", b"b"], (b"a", "b")):
+        with pytest.raises(TypeError, match="all str or all bytes"):
+            lm.generate(mixed)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="`stop` is a str"):
         lm.generate(b"a", stop=b"b")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="a text is str or bytes, not NoneType"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparing.api import evaluate, load, train
+    from sparing.errors import UserError
     from sparing.evaluation.loss import Evaluation
     from sparing.lm import LM
     from sparing.models.sha_rnn.config import SHARNNConfig
@@ -25,6 +26,7 @@ __all__ = [
     "SHARNNConfig",
     "Stack",
     "StackConfig",
+    "UserError",
     "__version__",
     "evaluate",
     "load",
@@ -33,6 +35,7 @@ __all__ = [
 
 _HOMES = {
     "sparing.api": ("evaluate", "load", "train"),
+    "sparing.errors": ("UserError",),
     "sparing.evaluation.loss": ("Evaluation",),
     "sparing.lm": ("LM",),
     "sparing.models.sha_rnn.config": ("SHARNNConfig",),

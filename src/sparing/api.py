@@ -2,29 +2,31 @@
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sparing.data.corpora import SPLITS
 from sparing.data.text import encode_text
-from sparing.data.tokens import drop_newlines, split_from_text
+from sparing.data.tokens import split_from_text
+from sparing.device import Hardware, Precision, pick
 from sparing.errors import UserError, unknown_name
 from sparing.evaluation.loss import Evaluation, evaluate_streams
 from sparing.files import expand_home
 from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
-from sparing.runs.evaluate import Case, Reading
+from sparing.runs.evaluate import Case, Reading, evaluation_precision
 from sparing.runs.folder import pick_hardware, prepare_for_run
 from sparing.runs.init import open_init
 from sparing.runs.start import (
-    INIT_AND_RESUME,
     absolute_corpus,
     apply_settings,
     assignments,
+    check_start,
     default_run_path,
     load_start,
 )
@@ -32,8 +34,8 @@ from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 
 PathOrName = str | PathLike[str]
-COMMAND = re.compile(r"`sparing (train|evaluate) [^`]*`")
-OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
+OUR_COMMAND = re.compile(r"`sparing (train|evaluate) .*`")
+OPTION = re.compile(r"(?P<command>`sparing [^`]*`)|(?P<add>add )?(?<![\w/-])--(?P<option>[a-z-]+)")
 
 
 def load(
@@ -43,7 +45,7 @@ def load(
 
     `checkpoint` is `best` (the default), `last` or `previous`.
     """
-    with _errors_without_options():
+    with _errors_of(load):
         folder = run_or_bundled(None if run is None else expand_home(Path(run)))
         return open_lm(folder, pick_hardware(folder, device), checkpoint)
 
@@ -56,6 +58,8 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     init: PathOrName | None = None,
     minutes: float | None = None,
     resume: bool = False,
+    checkpoint: str | None = None,
+    cut_journal: bool = False,
     device: str = "auto",
     progress: bool = True,
     **settings: Any,
@@ -65,21 +69,29 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     `data` is the name of a corpus, or a text file or folder; `out` is the run folder, by default
     one below `runs/`; settings go by their full names, as in `**{"model.dim": 64}`. `init` is a
     run to start from, or `"bundled"`: the package's model. With `resume`, the run in `out` is
-    continued. Ctrl-C saves a checkpoint and raises KeyboardInterrupt.
+    continued. `checkpoint` is what to continue from (`last` by default), or to start from with
+    `init` (`best`); `cut_journal` continues without the unreadable lines of a damaged journal.
+    Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second one raises it at once.
     """
-    with _errors_without_options():
+    with _errors_of(train):
         if out is not None and not fspath(out).strip():
             raise UserError("--out is empty; name a folder to write to")
-        if init is not None and resume:
-            raise UserError(INIT_AND_RESUME)
-        name = fspath(recipe)
+        source, name = None if init is None else fspath(init), fspath(recipe)
+        check_start(source, checkpoint, resume=resume, cut_journal=cut_journal)
         folder = name or ("finetune" if init else "")
         path = default_run_path(folder, resume=resume) if out is None else expand_home(Path(out))
         corpus = None if data is None else fspath(data)
-        start = None if init is None else open_init(fspath(init))
+        start = None if source is None else open_init(source, checkpoint)
         run = load_start(name, path, start, resume=resume, corpus=corpus)
         run = apply_settings(run, assignments(settings), minutes, corpus)
-        options = TrainOptions(device=device, resume=resume, progress=progress, init=start)
+        options = TrainOptions(
+            device=device,
+            resume=resume,
+            checkpoint=checkpoint or "last",
+            cut_journal=cut_journal,
+            progress=progress,
+            init=start,
+        )
         stopped = train_run(run, path, options)
     if stopped == signal.SIGINT:
         raise KeyboardInterrupt(f"stopped; sparing.train(out={str(path)!r}, resume=True) continues")
@@ -93,34 +105,59 @@ def evaluate(  # noqa: PLR0913  all but one are keyword-only
     *,
     text: str | bytes | None = None,
     data: PathOrName | None = None,
-    split: Literal["train", "valid", "test"] = "valid",
+    split: Literal["train", "valid", "test"] | None = None,
     size: int | None = None,
+    checkpoint: str | None = None,
     device: str = "auto",
+    precision: Precision = "auto",
 ) -> Evaluation:
     """Score a text exactly: every byte once, each predicted from the bytes before it.
 
-    By default it is a split of the text that the model was trained on, or its first `size` bytes;
-    `data` names another corpus, file or folder, and `text` is scored as it is.
+    By default it is the valid split of the text that the model was trained on, or its first `size`
+    bytes; `data` names another corpus, file or folder, and `text` is scored as it is. Matrix
+    products have the `precision` of the training; that of `generate` and `score` is float32.
     """
-    lm = model if isinstance(model, LM) else load(model, device=device)
-    with _errors_without_options():
+    with _errors_of(evaluate):
+        if isinstance(model, LM):
+            given = {"checkpoint": checkpoint is not None, "device": device != "auto"}
+            _refuse("this model is loaded already", given)
+        if precision not in get_args(Precision):
+            raise unknown_name("precision", precision, get_args(Precision))
+        if text is not None:
+            given = {name: value is not None for name, value in (("data", data), ("split", split))}
+            _refuse("`text` is scored as it is", given | {"size": size is not None})
+    lm = model if isinstance(model, LM) else load(model, checkpoint=checkpoint, device=device)
+    with _errors_of(evaluate):
+        hardware = _evaluation_hardware(lm, precision)
         if text is None:
-            return _evaluate_split(lm, data, split, size)
-        if data is not None or size is not None:
-            raise UserError("`text` is scored as it is; leave `data` and `size` out")
-        return _evaluate_text(lm, text if isinstance(text, bytes) else encode_text(text))
+            return _evaluate_split(lm, hardware, data, split or "valid", size)
+        return _evaluate_text(lm, hardware, text if isinstance(text, bytes) else encode_text(text))
 
 
-def _evaluate_text(lm: LM, text: bytes) -> Evaluation:
-    whole, protocol = split_from_text(text, lm.vocab), _protocol(lm)
-    scored = drop_newlines(whole, lm.vocab) if protocol == "no-newlines" else whole
-    segment = lm.config.evaluate.segment
+def _refuse(why: str, given: Mapping[str, bool]) -> None:
+    """Refuse arguments that would have no effect."""
+    if names := [f"`{name}`" for name, is_given in given.items() if is_given]:
+        raise UserError(f"{why}; leave {', '.join(names)} out")
+
+
+def _evaluation_hardware(lm: LM, precision: Precision) -> Hardware:
+    exported = lm.folder is not None and lm.folder.is_export()
+    chosen = evaluation_precision(lm.config, precision, exported=exported)
+    target = str(lm.hardware.device)
+    return pick(target, chosen) if lm.folder is None else pick_hardware(lm.folder, target, chosen)
+
+
+def _evaluate_text(lm: LM, hardware: Hardware, text: bytes) -> Evaluation:
+    data, segment = lm.config.data, lm.config.evaluate.segment
+    split = split_from_text(text if data.newlines else text.replace(b"\n", b""), lm.vocab)
     return evaluate_streams(
-        lm.model, scored, lm.hardware, batch=1, segment=segment, protocol=protocol
+        lm.model, split, hardware, batch=1, segment=segment, protocol=data.protocol
     )
 
 
-def _evaluate_split(lm: LM, data: PathOrName | None, split: str, size: int | None) -> Evaluation:
+def _evaluate_split(
+    lm: LM, hardware: Hardware, data: PathOrName | None, split: str, size: int | None
+) -> Evaluation:
     if lm.folder is None:
         raise UserError("this model has no run folder; give `text`")
     if split not in SPLITS:
@@ -131,31 +168,36 @@ def _evaluate_split(lm: LM, data: PathOrName | None, split: str, size: int | Non
     case = Case(
         folder=lm.folder,
         run=lm.config,
-        hardware=lm.hardware,
+        hardware=hardware,
         checkpoint=None,
         tokens=prepare_for_run(lm.folder, config, None),
         split=split,
-        # The tokens of a model without newlines have none already.
-        protocol="bytes",
         size=size,
     )
-    return Reading(protocol=_protocol(lm)).evaluate(case, lm.model)
-
-
-def _protocol(lm: LM) -> str:
-    return "bytes" if lm.config.data.newlines else "no-newlines"
+    return Reading().evaluate(case, lm.model)
 
 
 @contextmanager
-def _errors_without_options() -> Iterator[None]:
-    """Make errors speak of arguments in place of the options of the command line."""
+def _errors_of(call: Callable[..., object]) -> Iterator[None]:
+    """Make errors speak of the arguments of a function in place of the options of a command.
+
+    Options that are not its arguments stay: they are of another command, which the message names.
+    """
+    parameters = signature(call).parameters
+
+    def argument(found: re.Match[str]) -> str:
+        if found["command"]:
+            return OUR_COMMAND.sub(r"`sparing.\1`", found["command"])
+        name = found["option"].replace("-", "_")
+        if name not in parameters:
+            return found[0]
+        if isinstance(parameters[name].default, bool):
+            return f"{'pass ' if found['add'] else ''}{name}=True"
+        return f"{found['add'] or ''}`{name}`"
+
     try:
         yield
     except UserError as problem:
-        message = COMMAND.sub(r"`sparing.\1`", str(problem))
         # There is no argument for a copy of a corpus.
-        message = message.replace("--from PATH or the variable", "the variable")
-        message = message.replace("add --resume", "pass resume=True")
-        message = message.replace("--resume", "resume=True").replace("--set ", "")
-        message = OPTION.sub(lambda found: f"`{found[1].replace('-', '_')}`", message)
-        raise type(problem)(message) from None
+        message = str(problem).replace("--from PATH or the variable", "the variable")
+        raise type(problem)(OPTION.sub(argument, message)) from None

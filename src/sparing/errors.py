@@ -30,6 +30,11 @@ def is_out_of_memory(problem: Exception) -> bool:
     return any(message in str(problem) for message in OUT_OF_MEMORY_MESSAGES)
 
 
+def bad_predictions() -> UserError:
+    """Return the error for logits of which some are NaN or infinite."""
+    return UserError("the model predicts values that are not finite; use another checkpoint")
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return an error for a name that does not exist, with the closest name that does."""
     return UserError(f"unknown {kind} {name!r}; {closest_name(name, known)}")

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,8 @@ from sparing.errors import UserError
 from sparing.inputs import open_regular
 
 LOCK = ".lock"
+MAX_NAME_BYTES = 255
+"""Of a file, on nearly every file system."""
 MAX_DIGITS = 20
 """Of a whole number in JSON: 64 bits and a sign."""
 MAX_NESTED = 50
@@ -30,11 +33,19 @@ def expand_home(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def to_os_error(problem: Exception, path: Path) -> Exception:
+    """The OSError whose number a library reports as text; other problems as they are."""
+    number = re.search(r"(?:os error|code:) (\d+)", str(problem))
+    if number is None:
+        return problem
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`; it replaces `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
+    scratch = _scratch_path(path, ".part")
     try:
         with add_path_to_errors(path, scratch):
             yield scratch
@@ -46,26 +57,74 @@ def atomic_write(path: Path) -> Iterator[Path]:
             scratch.unlink()
 
 
+def check_writable(path: Path) -> None:
+    """Raise now the OSError that `atomic_write` would raise after long work; leave nothing."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    scratch = _scratch_path(path, ".part")
+    try:
+        if made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with add_path_to_errors(path, scratch):
+            scratch.touch()
+            scratch.unlink()
+    finally:
+        for folder in made:
+            # Unless somebody else has begun to use it.
+            with suppress(OSError):
+                folder.rmdir()
+
+
 @contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder; it becomes `folder` when the block succeeds.
 
-    If another process creates `folder` first, that one is kept and this one is deleted.
+    If another process creates `folder` first, that one is kept and this one is deleted. With
+    `replace` there may be an old `folder`, which is kept until then.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent, folder.name)
-    scratch = folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}")
+    scratch = _scratch_path(folder)
     scratch.mkdir()
     try:
         yield scratch
         for path in scratch.iterdir():
             fsync(path)
+        (_replace_folder if replace else _rename_folder)(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _rename_folder(scratch: Path, folder: Path) -> None:
+    try:
         os.rename(scratch, folder)
     except OSError:
         if not folder.exists():
             raise
+
+
+def _replace_folder(scratch: Path, folder: Path) -> None:
+    # A folder cannot be renamed to one that has files.
+    old = _scratch_path(folder, ".old")
+    try:
+        with suppress(FileNotFoundError):
+            os.rename(folder, old)
+        _rename_folder(scratch, folder)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        elif old.exists():
+            os.rename(old, folder)
+
+
+def _scratch_path(path: Path, ending: str = "") -> Path:
+    """A name for what is to become `path`, as `remove_leftovers` knows it."""
+    rest = f".{socket.gethostname()}.{os.getpid()}{ending}"
+    fits = len(os.fsencode(f".{path.name}{rest}")) <= MAX_NAME_BYTES
+    return path.with_name(f".{path.name if fits else _short_name(path.name)}{rest}")
+
+
+def _short_name(name: str) -> str:
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
@@ -73,8 +132,9 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 
     With a `name` only those that were to get it. This process must not be writing any of them.
     """
-    target = ".+" if name is None else re.escape(name)
-    pattern = re.compile(rf"\.{target}\.{re.escape(socket.gethostname())}\.(\d+)(\.part)?")
+    target = ".+" if name is None else f"(?:{re.escape(name)}|{_short_name(name)})"
+    host = re.escape(socket.gethostname())
+    pattern = re.compile(rf"\.{target}\.{host}\.(\d+)(\.part|\.old)?")
     for path in folder.iterdir():
         found = pattern.fullmatch(path.name)
         if found and (int(found[1]) == os.getpid() or not _is_alive(int(found[1]))):

@@ -5,7 +5,6 @@ Axes: T tokens, V vocabulary, D dim, S positions looked at.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -21,10 +20,19 @@ from sparing.device import Hardware
 from sparing.errors import UserError, unknown_name
 from sparing.evaluation.score import TextScore, score_texts, to_text_score
 from sparing.generate.compiled import compile_step
-from sparing.generate.decode import GenerationConfig, eval_step
+from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import TextState, check_after, complete, read_text, stream_text
-from sparing.models.api import LanguageModel, Output, State
+from sparing.generate.text import (
+    BYTES,
+    Continuation,
+    TextState,
+    check_after,
+    complete,
+    for_bytes,
+    read_text,
+    stream_text,
+)
+from sparing.models.api import LanguageModel, Output, State, eval_mode
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, load_model
 
@@ -111,11 +119,14 @@ class LM:
             raise TypeError(f"a prompt is str, bytes or a list, not {type(prompt).__name__}")
         if after is not None:
             raise UserError("`after` continues one text; give one prompt")
-        if any(isinstance(each, bytes) for each in prompt):
-            return self._generate_bytes([_encode(each) for each in prompt], options)
         prompts, config = [_encode(each) for each in prompt], generation_config(**options)
-        done = complete(self.model, self.vocab, prompts, config, self.hardware)
-        return [completion.text for completion in done]
+        if len({isinstance(each, bytes) for each in prompt}) > 1:
+            raise TypeError("prompts are all str or all bytes, and so is what comes back")
+        common = self.model, self.vocab, prompts
+        if not any(isinstance(each, bytes) for each in prompt):
+            return [done.text for done in complete(*common, config, self.hardware)]
+        found = complete(*common, for_bytes(config), self.hardware, encoding=BYTES)
+        return [done.text.encode(BYTES) for done in found]
 
     @overload
     def stream(
@@ -144,17 +155,7 @@ class LM:
         config, read = generation_config(**options), self.state(prompt, after=after)
         if isinstance(prompt, str):
             return stream_text(self.model, self.vocab, read, config, self.hardware)
-        # In Latin-1 every byte is a character, so bytes pass unchanged.
-        stop = tuple(each.encode().decode("latin-1") for each in config.stop)
-        pieces = stream_text(
-            self.model,
-            self.vocab,
-            read,
-            replace(config, stop=stop),
-            self.hardware,
-            encoding="latin-1",
-        )
-        return (piece.encode("latin-1") for piece in pieces)
+        return iter(Continuation(self.model, self.vocab, read, config, self.hardware))
 
     def state(self, text: str | bytes, *, after: TextState | None = None) -> TextState:
         """Read a text and return what the model carries from it.
@@ -192,14 +193,14 @@ class LM:
 
     def logits(self, text: str | bytes, *, after: TextState | None = None) -> Tensor:
         """Return the logits (T, V) of the token that follows each token of the text."""
-        with eval_step(self.model, self.hardware):
+        with eval_mode(self.model, self.hardware):
             return self.model.head.logits(self._last_layer(text, after)).float()
 
     def hidden(self, text: str | bytes, *, after: TextState | None = None) -> Tensor:
         """Return the last layer's vectors (T, D) at each token of the text."""
         if not self.model.shows_hidden:
             raise UserError("an ONNX export cannot show hidden vectors; load the run itself")
-        with eval_step(self.model, self.hardware):
+        with eval_mode(self.model, self.hardware):
             return self._last_layer(text, after)
 
     def attention(
@@ -208,10 +209,10 @@ class LM:
         """Return attention weights by layer, for each token of the text one dict.
 
         Weights (H, S) are of the positions looked at, oldest first; the last is the token itself.
-        For SHA-RNN, and for the blocks of a stack with learned spans or a single head.
+        For SHA-RNN, and for the blocks of stacks and super-nets with learned spans or one head.
         """
         found = list[dict[int, Tensor]]()
-        with eval_step(self.model, self.hardware):
+        with eval_mode(self.model, self.hardware):
             for tokens_1T, state, _ in self._read(text, after, chunk=1):
                 weights = self.attention_weights(tokens_1T, state)
                 found.append({layer: each_1HTS[0, :, 0] for layer, each_1HTS in weights.items()})
@@ -235,21 +236,9 @@ class LM:
 
     def attention_weights(self, tokens_1T: Tensor, state: State) -> dict[int, Tensor]:
         """Return the weights (1, H, T, S) of some tokens by layer, read from `state` on."""
-        weights = getattr(self.model, "attention_weights", None)
-        if weights is not None and (found := weights(tokens_1T, state)):
-            return dict(found)
-        if (focus := getattr(self.model, "focus", None)) is None:
-            raise UserError(f"this {self.config.family} model cannot show its attention")
-        # One head.
-        return {layer: each_1TS[:, None] for layer, each_1TS in focus(tokens_1T, state).items()}
-
-    def _generate_bytes(self, prompts: list[bytes], options: GenerationOptions) -> list[bytes]:
-        found = list[bytes]()
-        for number, prompt in enumerate(prompts):
-            own = options.copy()
-            own["seed"] = options.get("seed", SamplingConfig().seed) + number
-            found.append(self.generate(prompt, **own))
-        return found
+        if found := self.model.attention_weights(tokens_1T, state):
+            return found
+        raise UserError(f"this {self.config.family} model cannot show its attention")
 
     def _last_layer(self, text: str | bytes, after: TextState | None) -> Tensor:
         return torch.cat([out.hidden_BTD[0] for _, _, out in self._read(text, after)])

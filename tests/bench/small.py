@@ -1,5 +1,7 @@
 """A recipe small enough for tests, with dropout and memory."""
 
+from dataclasses import replace
+
 import torch
 
 from sparing.device import Hardware
@@ -20,3 +22,13 @@ SETTINGS = [
 
 def small_run(*more: str) -> RunConfig:
     return with_settings(recipe("enwik8_sha_rnn"), [*SETTINGS, *more])
+
+
+def small_stack(pattern: str) -> RunConfig:
+    """A stack whose attention has windows of 256 positions and reads 6 at a time."""
+    settings = [f"pattern={pattern}", "dim=8", "windowed.heads=2", "windowed.head_dim=4"]
+    spans = ["windowed.span_limit=64", "windowed.span_starts=16,48", "mtp.tokens=0"]
+    run = with_settings(
+        recipe("enwik8_20min_span"), [f"model.{each}" for each in (*settings, *spans)]
+    )
+    return replace(run, train=replace(run.train, batch=4, segment=6, compiled=False))

@@ -42,9 +42,9 @@ def test_the_paper_model_becomes_one_for_two_cores() -> None:
 def test_every_recipe_becomes_small(name: str) -> None:
     for purpose in DIM:
         run = small(recipe(name), purpose)
-        price = cost(build_model(run, "meta"))
-        assert price.parameters_training < 25e6
-        assert run.train.batch * price.state_bytes < 60e6
+        counted = cost(build_model(run, "meta"))
+        assert counted.parameters_training < 25e6
+        assert run.train.batch * counted.state_bytes < 60e6
         assert run == recipe(name) or run.train.batch * run.train.segment <= 8 * 128
 
 

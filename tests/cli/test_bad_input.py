@@ -6,6 +6,7 @@ import pytest
 from tests.cli.conftest import Said, Sparing, settings
 
 from sparing.files import lock_folder
+from sparing.runs.folder import RunFolder
 
 
 def refused(said: Said, *words: str) -> None:
@@ -314,13 +315,16 @@ def test_out_must_be_a_folder(sparing: Sparing, corpus: Path) -> None:
     refused(said, "--out names a folder")
 
 
+@pytest.mark.parametrize("vocab", ["bytes", "words"])
 def test_a_run_without_newlines_is_not_evaluated_with_them(
-    sparing: Sparing, corpus: Path, tmp_path: Path
+    vocab: str, sparing: Sparing, corpus: Path, tmp_path: Path
 ) -> None:
-    path, more = tmp_path / "bare", settings("data.newlines=false")
+    path, more = tmp_path / "bare", settings("data.newlines=false", f"data.vocab={vocab}")
     sparing("train", "quickstart", "--data", corpus, "--out", path, *more, "--quiet")
     refused(sparing("evaluate", path, "--protocol", "bytes"), "no-newlines")
-    assert sparing("evaluate", path, "--json").json()["protocol"] == "no-newlines"
+    for words in ((), ("--protocol", "no-newlines")):
+        assert sparing("evaluate", path, *words, "--json").json()["protocol"] == "no-newlines"
+    assert RunFolder(path).results().keys() == {"valid, no-newlines", "training", "best_valid"}
 
 
 def test_bad_sampling_and_empty_input(run: Path, sparing: Sparing, tmp_path: Path) -> None:

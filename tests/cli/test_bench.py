@@ -34,7 +34,7 @@ def test_train_prints_speed_memory_hardware_and_commit(sparing: Sparing) -> None
 
 def test_generate_compares_early_with_late(sparing: Sparing) -> None:
     report = sparing("bench", "generate", *TINY, *EARLY, "--json").json()
-    assert [place["position"] for place in report["positions"]] == [2048, 3000]
+    assert [place["position"] for place in report["positions"]] == [1024, 3000]
     assert len({place["state_bytes"] for place in report["positions"]}) == 1
     assert {"prefill_bytes_per_s", "peak_bytes", "commit", "device"} <= report.keys()
     said = sparing("bench", "generate", *TINY, *EARLY)

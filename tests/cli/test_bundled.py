@@ -1,6 +1,8 @@
 """The model that is bundled with the package."""
 
 import io
+import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -54,8 +56,18 @@ def test_results_from_before_rounding_say_so(run: Path, tmp_path: Path) -> None:
     found = run_or_bundled(None, tmp_path / "bundled").results()
     assert found["test, last"] == {"bits_per_byte": 1.0, "weights": UNROUNDED}
     assert found["training"] == RunFolder(run).results()["training"]
-    own = run_or_bundled(None).results()
-    assert own["valid"]["weights"] == own["test"]["weights"] == UNROUNDED
+
+
+def test_results_of_weights_that_need_no_rounding_stay_as_they_are(
+    run: Path, tmp_path: Path
+) -> None:
+    RunFolder(run).note_results({"test, last": {"bits_per_byte": 1.0}})
+    home = tmp_path / "bundled"
+    bundle(RunFolder(run), home)
+    shutil.copytree(home, tmp_path / "tuned")
+    RunFolder(tmp_path / "tuned").write("results", RunFolder(run).results())
+    bundle(RunFolder(tmp_path / "tuned"), home)
+    assert run_or_bundled(None, home).results() == RunFolder(run).results()
 
 
 def test_generate_and_score_work_without_a_run(
@@ -142,19 +154,22 @@ def test_a_file_scored_as_a_whole_is_shown_by_its_name(sparing: Sparing, tmp_pat
 
 
 def test_the_card_of_the_bundled_model_is_readable(sparing: Sparing) -> None:
-    card = dict(line.split(maxsplit=1) for line in sparing("info").out.splitlines())
+    lines = (line for line in sparing("info").out.splitlines() if not line.startswith(" "))
+    card = dict(re.split(r" {2,}", line, maxsplit=1) for line in lines)
     assert card["run"] == "the package's own model"
-    assert card["model"] == "stack, 7,776,828 parameters (7,842,364 in training)"
-    assert card["seed"] == "1111"
-    assert card["trained"].startswith("enwik8_small on enwik8, 15,652 steps")
-    assert card["test"].startswith("1.0385 bits per byte (5,000,000 bytes, ")
+    assert card["model"] == "stack, 7,779,900 parameters (7,845,436 in training)"
+    assert card["trained"].startswith("enwik8_small_init_states on enwik8, 300 steps")
+    assert card["init trained"].startswith("enwik8_small on enwik8, 15,652 steps")
+    assert card["init on"].startswith("NVIDIA H200")
+    assert card["init seed"] == "1111"
+    assert card["init test"].startswith("1.0385 bits per byte (5,000,000 bytes, ")
 
 
 def test_info_without_a_name_describes_the_bundled_model(sparing: Sparing) -> None:
     said = sparing("info", "--json").json()
     assert said["run"] == "the package's own model"
     assert said["parameters"]["deployed"] <= 8_000_000
-    assert said["results"]["test"]["bits_per_byte"] < 1.17
+    assert said["provenance"]["init"]["results"]["test"]["bits_per_byte"] < 1.04
 
 
 def test_the_bundled_model_is_small_enough_to_bundle() -> None:

@@ -168,6 +168,32 @@ def test_bad_options_are_refused(
     assert [path.name for path in plain.parent.iterdir()] == ["notes.bin"]
 
 
+def test_the_longest_names_come_back(sparing: Sparing, run: Path, tmp_path: Path) -> None:
+    plain = tmp_path / ("n" * 247)
+    packed = tmp_path / f"{plain.name}.sparing"
+    plain.write_bytes(TEXT[:50])
+    said = sparing("compress", plain, "--model", run)
+    assert said.status == 0, said.err
+    plain.unlink()
+    said = sparing("decompress", packed, "--model", run)
+    assert said.status == 0, said.err
+    assert plain.read_bytes() == TEXT[:50]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    sparing: Sparing, plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*given: object) -> None:
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr(commands, "read_input", forbidden)
+    monkeypatch.setattr(commands, "load_model", forbidden)
+    for out in ("/proc/out", plain / "out", plain.with_name("o" * 256)):
+        for verb in ("compress", "decompress"):
+            refused(sparing(verb, plain, "--out", out), str(out)[:99])
+    assert [path.name for path in plain.parent.iterdir()] == ["notes.bin"]
+
+
 def test_a_missing_extra_is_named(
     sparing: Sparing, plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

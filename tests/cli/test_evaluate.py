@@ -1,12 +1,15 @@
 """`sparing evaluate`: no option is ignored, and no result overwrites another."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.cli.conftest import Said, Sparing, settings
 
+from sparing.device import Hardware
 from sparing.evaluation.loss import evaluate_streams
 from sparing.runs.folder import RunFolder
 from sparing.training import checkpoint
@@ -101,7 +104,50 @@ def test_the_segment_of_a_dynamic_evaluation_is_in_its_name(run: Path, sparing: 
     assert set(results(run)) == {"training", "best_valid"}
     assert sparing(*words[:2], *words[4:], "--segment", 32).status == 0
     # 32 is the run's own segment, but not what a dynamic evaluation has by default.
-    assert {"valid", "valid, segment 32, dynamic"} <= set(results(run))
+    assert {"valid", "valid, segment 32, dynamic rule sgd"} <= set(results(run))
+
+
+def test_every_way_of_adapting_has_its_own_entry(run: Path, sparing: Sparing) -> None:
+    ways: dict[str, tuple[object, ...]] = {
+        "dynamic": ("--dynamic-lr", 5e-5, "--dynamic-decay", 2e-3),
+        "dynamic rule sgd": ("--dynamic-rule", "sgd", "--dynamic-lr", 0.01),
+        "dynamic rule sgd lr 0.03 decay 0": (
+            *("--dynamic-rule", "sgd", "--dynamic-lr", 0.03),
+            *("--dynamic-decay", 0),
+        ),
+        "dynamic lr 1e-06": ("--dynamic-lr", 1e-6),
+    }
+    for words in ways.values():
+        said = sparing("evaluate", run, "--dynamic", *words)
+        assert said.status == 0, said.err
+    found = results(run)
+    adapted = {label: entry for label, entry in found.items() if "dynamic" in label}
+    assert set(adapted) == {f"valid, {way}" for way in ways}
+    assert len({entry["loss_nats"] for entry in adapted.values()}) == len(ways)
+
+
+@pytest.mark.parametrize("trained_in", ["float16", "float32"])
+def test_a_dynamic_figure_names_the_precision_that_it_was_computed_in(
+    run: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch, trained_in: str
+) -> None:
+    # Not every CPU computes in half precision.
+    monkeypatch.setattr(Hardware, "autocast", lambda hardware: nullcontext())
+    half = Hardware(torch.device("cpu"), "float16")
+    monkeypatch.setattr("sparing.cli.evaluate._hardware", lambda *given: half)
+    provenance = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps({**provenance, "precision": trained_in}))
+    said = sparing("evaluate", run, "--dynamic", "--dynamic-rule", "sgd")
+    assert said.status == 0, said.err
+    found = results(run)
+    static, moved = "valid", "valid, dynamic rule sgd"
+    if trained_in == "float16":
+        moved += ", float32"
+    else:
+        static += ", float16"
+    assert {label: found[label]["precision"] for label in found if label.startswith("valid")} == {
+        static: "float16",
+        moved: "float32",
+    }
 
 
 def test_a_memory_sweep_uses_segments_short_enough_to_show_a_difference(

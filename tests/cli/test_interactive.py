@@ -2,14 +2,20 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from tests.cli.conftest import Sparing
+import torch
+from tests.cli.conftest import Sparing, settings
 from tests.cli.terminal import Terminal
+from torch import Tensor
 
 import sparing as package
 from sparing.cli import interactive
 from sparing.data.text import encode_text
+from sparing.generate.decode import GenerationConfig, stream_tokens
+from sparing.generate.sampling import SamplingConfig, sample
 
 GREEDY = ("--temperature", 0, "--length", 6)
 
@@ -51,6 +57,35 @@ def test_turns_differ_and_the_same_seed_repeats_them(
     one, other = package.load(run).generate("a", length=30, seed=3), outputs[0]
     assert other.startswith(f"a{one}\na")
     assert other != f"a{one}\n" * 2
+
+
+def test_the_model_goes_on_from_the_very_tokens_that_it_has_written(
+    sparing: Sparing, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentencepiece")
+    run, pieces = tmp_path / "pieces", ("data.vocab=pieces", "data.vocab_size=340")
+    words = ("--data", corpus, "--out", run, *settings(*pieces), "--quiet")
+    said = sparing("train", "quickstart", *words)
+    assert said.status == 0, said.err
+    lm = package.load(run)
+    token_bytes = [lm.vocab.token_bytes(id) for id in range(lm.vocab.size)]
+    # No text, and then a word in other pieces than those that its letters are encoded to.
+    written = [token_bytes.index(each) for each in (b"\xb8", b"l", b"i", b"n", b"e", b" ")]
+    assert len(lm.vocab.encode(b"line ")) < 5
+    script = list(written)
+
+    def chosen(logits_BV: Tensor, *given: Any) -> Tensor:
+        return torch.tensor([script.pop(0)]) if script else sample(logits_BV, *given)
+
+    monkeypatch.setattr("sparing.generate.decode.sample", chosen)
+    pipe("line 7\nthe", monkeypatch)
+    said = sparing("generate", run, "--interactive", *GREEDY)
+    assert (said.status, said.err) == (0, "")
+    read = np.concatenate([lm.vocab.encode(b"line 7"), written, lm.vocab.encode(b"\nthe")])
+    config = GenerationConfig(length=6, sampling=SamplingConfig(temperature=0))
+    more = stream_tokens(lm.model, [read], config, start=lm.vocab.start, hardware=lm.hardware)
+    last = b"".join(token_bytes[ids[0]] for ids in more).decode(errors="replace")
+    assert said.out == f"line 7\ufffdline \nthe{last}\n"
 
 
 def test_a_given_prompt_comes_first(

@@ -148,7 +148,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(make_run: MakeRun, tmp_path
     assert "write it as 1.076:label" in refusal(run, "--line", "paper")
     assert "must end in .png or .svg" in refusal(run, "--out", tmp_path / "a.gif")
     assert "one run at a time" in refusal(run, make_run("b"), "--what", "focus")
-    assert "no layer of this model" in refusal(make_run("c", memory=0), "--what", "focus")
+    assert "no layer of this model can show" in refusal(make_run("c", memory=0), "--what", "focus")
     assert "does not fit" in refusal(run, "--what", "context", "--length", 10**6)
     assert "at least one window" in refusal(run, "--what", "context", "--windows", 0)
     assert "the text is empty" in refusal(run, "--what", "focus", "--text", "")

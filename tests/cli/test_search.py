@@ -80,7 +80,7 @@ def test_times_are_measured_for_a_budget_in_time(
     assert len(config["model"]["search"]["costs"]) == 3
 
 
-def test_a_search_is_resumed_with_its_own_prices(
+def test_a_search_is_resumed_with_its_own_costs(
     sparing: Sparing, searched: Path, tmp_path: Path
 ) -> None:
     before = json.loads((searched / "config.json").read_text())["model"]["search"]["costs"]
@@ -178,6 +178,8 @@ def test_the_wide_set_of_candidates_works_end_to_end(
         (["train", "nowhere.json"], "is missing"),
         (["board", "nowhere", "--out", "somewhere"], "does not exist"),
         (["search", "toy_par_search", "--currency", "gold"], "currency"),
+        (["search", "toy_par_search", "--currency", "flops"], "--currency is for --budget"),
+        (["search", "toy_par_search", "--regime", "decode"], "--regime is for --budget"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(

@@ -76,7 +76,8 @@ def test_dynamic_results_are_reported_next_to_static_ones(xl: Path, sparing: Spa
     assert report["dynamic"]["tokens"] == static["tokens"]
     assert "rms" in report["dynamic"]["how"]
     results = json.loads((xl / "results.json").read_text())
-    assert results["test, no-newlines, dynamic"]["loss_nats"] == report["dynamic"]["loss_nats"]
+    adapted = results["test, no-newlines, dynamic lr 0.001"]
+    assert adapted["loss_nats"] == report["dynamic"]["loss_nats"]
     assert "dynamic" not in results["test, no-newlines"]
     plain = sparing("evaluate", xl, "--dynamic", "--dynamic-rule", "sgd", "--segment", 16)
     assert plain.status == 0

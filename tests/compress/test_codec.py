@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from sparing.compress.codec import (
     FREQUENCY_BITS,
+    _family,
     decode,
     encode,
     range_coder,
@@ -76,6 +78,44 @@ def test_a_token_that_is_certain_costs_next_to_nothing() -> None:
     assert len(words) <= 2
     (other,) = {len(encode(lambda ids_B: logits, np.array([16]), 1, 0))}
     assert 32 * other <= FREQUENCY_BITS + 32
+
+
+@pytest.mark.parametrize("scale", [0, 1, 1000])
+@pytest.mark.parametrize("choose", [np.argmin, np.argmax], ids=["unlikely", "likely"])
+def test_the_likeliest_and_the_unlikeliest_texts_come_back(
+    scale: float, choose: Callable[..., IntArray]
+) -> None:
+    logits = np.random.default_rng(3).normal(scale=scale, size=(2000, VOCAB))
+    ids = choose(logits, axis=-1)
+
+    def reader() -> Reader:
+        rows = iter(logits)
+        return lambda ids_B: next(rows)[None]
+
+    words = encode(reader(), ids, 1, 0)
+    assert np.array_equal(decode(reader(), words, 2000, 1, 0), ids)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_vocabulary_of_one_token_is_coded(lanes: int) -> None:
+    ids = np.zeros(100, np.int64)
+    words = encode(lambda ids_B: np.zeros((lanes, 1)), ids, lanes, 0)
+    assert len(words) <= 1
+    assert np.array_equal(decode(lambda ids_B: np.zeros((lanes, 1)), words, 100, lanes, 0), ids)
+    other = range_coder().RangeEncoder()
+    # The second token is there for the coder alone.
+    other.encode(np.array([1], np.int32), _family(), to_probabilities(np.zeros((1, 1))))
+    with pytest.raises(ValueError, match="a token that the model does not have"):
+        decode(lambda ids_B: np.zeros((1, 1)), other.get_compressed(), 1, 1, 0)
+
+
+@pytest.mark.parametrize(("tokens", "scale", "most"), [(20_000, 3, 150), (1 << 28, 1e4, 1)])
+def test_decoding_ends_soon_after_the_words(tokens: int, scale: float, most: int) -> None:
+    """Also where every token is as likely as it can be, for even those take some bits."""
+    logits, counts = np.random.default_rng(0).normal(scale=scale, size=(1, VOCAB)), list[int]()
+    with pytest.raises(ValueError, match="its words end before its text"):
+        decode(lambda ids_B: logits, np.zeros(0, np.uint32), tokens, 1, 0, counts.append)
+    assert sum(counts) < most
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

@@ -26,6 +26,8 @@ from sparing.data.words import WordVocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluation.loss import evaluate_streams
+from sparing.models import FAMILIES
+from sparing.models.mlstm import MLSTMConfig
 
 SMALL = small_compressor(memory=5)
 LEARNING = Learning(chunk=9, rate=0.3)
@@ -199,6 +201,24 @@ def test_words_that_no_text_is_coded_to_are_refused() -> None:
     swapped = replace(header, text_sha256=header.model_sha256)
     with pytest.raises(UserError, match=r"^x does not decode to the original text"):
         SMALL.decompress(write_container(swapped, words), name="x")
+
+
+def test_a_claim_of_more_text_than_there_are_words_for_is_refused_soon() -> None:
+    compressor, steps = small_compressor(), list[int]()
+    header, words = read_container(compressor.compress(TEXT), "it")
+    claimed = replace(header, tokens=10**6, size_bytes=10**6)
+    blob = write_container(claimed, words[:0])
+    with pytest.raises(UserError, match="it is damaged: its words end before its text"):
+        compressor.decompress(blob, name="it", progress=lambda what, tokens: steps.append)
+    assert sum(steps) < 1000
+
+
+@pytest.mark.parametrize("learning", [None, Learning(chunk=5)])
+def test_a_text_of_one_symbol_comes_back(learning: Learning | None) -> None:
+    torch.manual_seed(0)
+    model = FAMILIES["mlstm"].model(MLSTMConfig(vocab_size=1, dim=4, hidden_dim=4)).eval()
+    compressor = Compressor(model, SymbolVocab(b"a"), CPU)
+    assert compressor.decompress(compressor.compress(b"a" * 100, learning=learning)) == b"a" * 100
 
 
 def test_only_models_that_restore_a_text_compress() -> None:

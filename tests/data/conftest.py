@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -31,6 +32,16 @@ def zip_of(files: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.data.conftest import zip_of
+from tests.data.conftest import tar_of, zip_of
 
 from sparing.data import archives
 from sparing.data.archives import unpack
@@ -28,14 +28,17 @@ def lzma_alone(data: bytes) -> bytes:
 PACKERS = (lzma.compress, lzma_alone, gzip.compress, bz2.compress)
 
 
-def tar_of(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
+def v7_tar_of(files: dict[str, bytes]) -> bytes:
+    """As `tar --format=v7` writes it: no header says `ustar`."""
+    parts = []
+    for name, data in files.items():
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        header = bytearray(member.tobuf(tarfile.USTAR_FORMAT))
+        header[257:] = bytes(255)
+        header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
+        parts += [bytes(header), data, bytes(-len(data) % 512)]
+    return b"".join(parts) + bytes(1024)
 
 
 def unpacked(path: Path) -> dict[str, bytes]:
@@ -44,8 +47,8 @@ def unpacked(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "data",
-    [tar_of(FILES), zip_of(FILES), *(pack(tar_of(FILES)) for pack in PACKERS)],
-    ids=["tar", "zip", "tar.xz", "tar.lzma", "tar.gz", "tar.bz2"],
+    [tar_of(FILES), v7_tar_of(FILES), zip_of(FILES), *(pack(tar_of(FILES)) for pack in PACKERS)],
+    ids=["tar", "v7", "zip", "tar.xz", "tar.lzma", "tar.gz", "tar.bz2"],
 )
 def test_archives_are_recognised_by_content(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "named-like-nothing"
@@ -98,6 +101,75 @@ def test_a_truncated_archive_is_refused_in_one_line(tmp_path: Path, data: bytes)
     with pytest.raises(UserError, match="damaged archive") as caught:
         unpack(path)
     assert "\n" not in str(caught.value)
+
+
+END = tar_of(FILES).rindex(b"second\n") + 512
+"""Where the members of a tar end."""
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (tar_of(FILES).replace(b"folder/b", b"folder/c"), "one of its headers is wrong"),
+        (tar_of(FILES)[:1024], "it ends too early"),
+        (tar_of(FILES)[:1224], "it ends too early"),
+        (tar_of(FILES)[:END], "it ends too early"),
+        (tar_of(FILES)[: END + 512], "it ends too early"),
+        (tar_of(FILES) + b"junk", "something else follows its end"),
+        (tar_of(FILES) + tar_of({"c.txt": b"third"}), "something else follows its end"),
+        (tar_of(FILES)[: END + 512] + b"junk" * 300, "something else follows its end"),
+    ],
+    ids=["header", "member", "inside a header", "no end", "half an end", "junk", "two", "soon"],
+)
+def test_a_tar_that_is_damaged_or_does_not_end_properly_is_refused(
+    tmp_path: Path, data: bytes, reason: str
+) -> None:
+    (tmp_path / "text").write_bytes(data)
+    with pytest.raises(UserError, match=f"text is a damaged archive: {reason}"):
+        unpack(tmp_path / "text")
+
+
+def test_zeros_after_the_end_of_a_tar_are_padding(tmp_path: Path) -> None:
+    for end in (1024, 1536, 10240, 3 << 20):
+        (tmp_path / "text").write_bytes(tar_of(FILES)[:END] + bytes(end))
+        assert unpacked(tmp_path / "text") == FILES
+
+
+def test_a_text_with_the_checksum_of_a_tar_header_remains_a_text(tmp_path: Path) -> None:
+    text = bytearray(b"0" * 512)
+    text[148:156] = b"%08o" % (504 * ord("0") + 8 * ord(" "))
+    tarfile.TarInfo.frombuf(bytes(text), "utf-8", "strict")
+    (tmp_path / "digits").write_bytes(text)
+    assert unpacked(tmp_path / "digits") == {"digits": bytes(text)}
+
+
+def with_comment(data: bytes, comment: bytes, *, claimed: int | None = None) -> bytes:
+    size = len(comment) if claimed is None else claimed
+    return data[:-2] + size.to_bytes(2, "little") + comment
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (zip_of(FILES) + b"junk" * 50, "something else follows its end"),
+        (with_comment(zip_of(FILES), b"comment") + b"junk", "something else follows its end"),
+        (with_comment(zip_of(FILES), b"comm", claimed=7), "it ends too early"),
+        (zip_of(FILES) + zip_of({"c.txt": b"third"}), "something else comes before it"),
+        (b"PK\3\4" + zip_of(FILES), "something else comes before it"),
+        (b"PK\3\4" + zip_of({}), "something else comes before it"),
+    ],
+    ids=["junk", "junk after a comment", "half a comment", "two", "prefix", "prefix of none"],
+)
+def test_a_zip_must_be_all_of_its_file(tmp_path: Path, data: bytes, reason: str) -> None:
+    (tmp_path / "text").write_bytes(data)
+    with pytest.raises(UserError, match=f"text is a damaged archive: {reason}"):
+        unpack(tmp_path / "text")
+
+
+def test_a_zip_may_have_a_comment_or_no_files(tmp_path: Path) -> None:
+    for data, inside in ((with_comment(zip_of(FILES), b"comment"), FILES), (zip_of({}), {})):
+        (tmp_path / "text").write_bytes(data)
+        assert unpacked(tmp_path / "text") == inside
 
 
 def test_an_empty_bzip2_file_and_a_text_with_the_same_first_bytes(tmp_path: Path) -> None:

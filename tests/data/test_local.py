@@ -2,12 +2,13 @@
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.data.conftest import zip_of
+from tests.data.conftest import tar_of, zip_of
 
 from sparing.data import local
 from sparing.data.local import (
@@ -52,6 +53,31 @@ def test_a_single_file_may_be_compressed_or_binary(tmp_path: Path) -> None:
 def test_the_files_of_an_archive_are_joined_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(zip_of({"b": b"B" * 50, "a": b"A" * 50}))
     assert bytes(read_path(tmp_path / "packed")) == b"A" * 50 + b"B" * 50
+
+
+@pytest.mark.parametrize("pack", [zip_of, tar_of])
+def test_hidden_and_binary_files_of_an_archive_are_left_out_as_in_a_folder(
+    tmp_path: Path, pack: Callable[[dict[str, bytes]], bytes]
+) -> None:
+    files = {
+        "./b.txt": b"B" * 50,
+        "a.txt": b"A" * 50,
+        "picture.png": bytes(range(256)),
+        ".git/config": b"G" * 50,
+        "__MACOSX/._a.txt": b"\0\5\x16\7" + bytes(50),
+        "records.jsonl": b'{"text": "R"}\n',
+    }
+    (tmp_path / "packed").write_bytes(pack(files))
+    assert bytes(read_path(tmp_path / "packed")) == b"A" * 50 + b"B" * 50 + b"R\n"
+
+
+def test_the_only_visible_file_of_an_archive_may_be_binary(tmp_path: Path) -> None:
+    files = {"a.bin": b"\0text" * 50, "__MACOSX/._a.bin": bytes(50)}
+    (tmp_path / "packed").write_bytes(zip_of(files))
+    assert bytes(read_path(tmp_path / "packed")) == b"\0text" * 50
+    for name in (".a.bin", "__MACOSX/._a.bin"):
+        (tmp_path / "packed").write_bytes(zip_of({name: b"hidden" * 50}))
+        assert bytes(read_path(tmp_path / "packed")) == b"hidden" * 50
 
 
 def test_special_files_in_a_folder_are_left_out(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The text of a corpus: from a copy, from the cache, downloaded, or a file of one's own."""
 
 import dataclasses
+import errno
 import lzma
 import threading
 import time
@@ -136,6 +137,49 @@ def test_a_modified_cached_copy_is_refused(tmp_path: Path) -> None:
         read_splits("digits")
     fetch_corpus("digits", tmp_path / "copy")
     assert read_all("digits")["valid"] == TEXT[80:90]
+
+
+@pytest.fixture
+def unverified(digits: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`digits` without checksums, so that any text of its size is a copy."""
+    monkeypatch.setitem(CORPORA, "digits", dataclasses.replace(digits, checksums={}))
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_stored_copy_outlives_a_new_one_that_cannot_be_stored(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copy").write_bytes(TEXT)
+    folder = fetch_corpus("digits", tmp_path / "copy")
+    (tmp_path / "copy").write_bytes(TEXT[::-1])
+
+    def full(text: object) -> Iterator[bytes]:
+        yield b"half"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "split_blocks", full)
+        for source in (tmp_path / "copy", folder):
+            with pytest.raises(OSError, match="No space left"):
+                fetch_corpus("digits", source)
+            assert read_all("digits") == {
+                "train": TEXT[:80],
+                "valid": TEXT[80:90],
+                "test": TEXT[90:],
+            }
+    assert [path.name for path in (cache / "corpora").iterdir()] == ["digits"]
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_new_copy_takes_the_place_of_the_stored_one(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "copy").write_bytes(TEXT)
+    folder = fetch_corpus("digits", tmp_path / "copy")
+    (tmp_path / "copy").write_bytes(TEXT[::-1])
+    assert fetch_corpus("digits", tmp_path / "copy") == folder
+    assert read_all("digits")["train"] == TEXT[::-1][:80]
+    fetch_corpus("digits", folder)
+    assert read_all("digits")["train"] == TEXT[::-1][:80]
+    assert [path.name for path in (cache / "corpora").iterdir()] == ["digits"]
 
 
 def test_any_text_file_is_a_corpus(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Streams: lanes, segments, epochs, resuming and prefetching."""
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
@@ -141,6 +142,34 @@ def test_a_short_example_by_hand() -> None:
     assert second.targets_BT.tolist() == [[IGNORE_INDEX], [6]]
     assert second.count == 1
     assert stream.tokens_per_epoch == 7
+
+
+@pytest.mark.parametrize("random_epoch_offset", [False, True])
+def test_wrapping_at_the_end_of_a_text_does_not_copy_it(
+    tmp_path: Path, random_epoch_offset: bool
+) -> None:
+    size, segment = 4_000_000, 64
+    np.arange(size, dtype=np.uint16).tofile(tmp_path / "ids")
+    ids = np.memmap(tmp_path / "ids", np.uint16, "r")
+    config = StreamConfig(
+        batch=1, segment=segment, pad_last=True, random_epoch_offset=random_epoch_offset
+    )
+    stream = Stream(Split(ids, size, 0, START), config)
+    epoch = int(random_epoch_offset)
+    position = size - stream._epoch_offset(epoch) - 20
+    tracemalloc.start()
+    inputs_BT, _ = stream._window(Cursor(epoch, 0, position), segment)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert inputs_BT[0, 20:].tolist() == [ids[-1], *range(segment - 21)]
+    assert peak_bytes < 100_000
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_a_padded_text_repeats_itself_as_often_as_it_must(tokens: int) -> None:
+    stream = Stream(counting(tokens), StreamConfig(batch=1, segment=8, pad_last=True))
+    inputs_BT, _ = stream._window(Cursor(), 8)
+    assert inputs_BT.tolist() == [[START, *(np.arange(7) % tokens)]]
 
 
 def test_random_epoch_offset_starts_every_later_epoch_elsewhere() -> None:

@@ -1,7 +1,11 @@
 """Text on disk: read in pieces, unpacked into files without a name."""
 
+import errno
+import gc
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,6 +58,38 @@ def test_scratch_files_have_no_name_and_are_closed_with_their_texts(cache: Path)
     assert list(cache.iterdir()) == []
     del scratch, parts, joined
     assert len(os.listdir("/dev/fd")) == before
+
+
+LAST = """
+import codecs, sys
+from pathlib import Path
+from sparing.data import textfile
+text = textfile.open_text(Path(sys.argv[1]))
+# Keeps both modules until the interpreter empties them, in the reverse order of their imports.
+modules = textfile, sys.modules["__main__"]
+codecs.register(lambda name, modules=modules: None)
+"""
+
+
+def test_a_text_that_outlives_its_module_ends_in_silence(digits: Path) -> None:
+    command = [sys.executable, "-c", LAST, str(digits)]
+    source = str(Path(__file__).parents[2] / "src")
+    environment = os.environ | {"PYTHONPATH": source}
+    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+def test_a_file_that_cannot_be_opened_ends_in_silence(
+    digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", refuse)
+    # An exception in a finalizer would be a warning, and so an error.
+    with pytest.raises(OSError, match="Too many"):
+        open_text(digits)
+    gc.collect()
 
 
 def test_the_limit_is_half_of_the_free_disk_space(monkeypatch: pytest.MonkeyPatch) -> None:

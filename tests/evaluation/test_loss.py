@@ -135,6 +135,7 @@ def test_figures_follow_from_the_total() -> None:
         size_bytes=16,
         words=2,
         protocol="bytes",
+        precision="float32",
         how="by hand",
         elapsed_s=1.0,
     )
@@ -161,7 +162,7 @@ def test_only_words_and_pieces_have_a_perplexity_per_word(vocab: Vocab, words: i
     assert split.words == words
     found = Evaluation(
         loss_nats=9.0, tokens=5, size_bytes=20, words=split.words, protocol="bytes", how="",
-        elapsed_s=0,
+        precision="float32", elapsed_s=0,
     )  # fmt: skip
     assert ("perplexity_per_word" in found.to_json()) == bool(words)
 
@@ -173,6 +174,7 @@ def test_infinite_figures_are_null_in_json() -> None:
         size_bytes=1,
         words=0,
         protocol="bytes",
+        precision="float32",
         how="",
         elapsed_s=0,
     )

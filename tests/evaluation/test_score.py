@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
-from sparing.evaluation.score import TextScore, rank_texts, score_texts
+from sparing.evaluation.score import TextScore, rank_texts, score_texts, to_text_score
 
 TEXTS = [b"a", b"the longest of all these texts", b"one more", b"exactly8", b"a", b"caf\xc3\xa9"]
 
@@ -86,6 +86,20 @@ def test_a_score_of_any_bytes_can_be_written_as_json() -> None:
         "per_token": [{"token": "\ufffd", "nats": 1.5}],
     }
     assert "per_token" not in found.to_json()
+
+
+@pytest.mark.parametrize("nats", [math.nan, math.inf])
+def test_a_figure_that_is_not_finite_is_null(nats: float) -> None:
+    score = to_text_score(ByteVocab(), b"ab", np.array([97, 98]), np.array([1.0, nats]))
+    found = score.to_json(per_token=True)
+    assert json.loads(json.dumps(found, allow_nan=False)) == {
+        "text": "ab",
+        "log_probability": None,
+        "bits_per_byte": None,
+        "tokens": 2,
+        "bytes": 2,
+        "per_token": [{"token": "a", "nats": 1.0}, {"token": "b", "nats": None}],
+    }
 
 
 def test_an_empty_text_is_refused_by_number(tiny, cpu) -> None:

@@ -1,8 +1,7 @@
-"""Windows cover every token, and evaluation restores the mode of the model."""
+"""Windows cover every token."""
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +9,6 @@ from sparing.data.tokens import Split
 from sparing.errors import UserError
 from sparing.evaluation.window import (
     Window,
-    eval_mode,
     evenly_spaced_windows,
     read_windows,
     sliding_windows,
@@ -55,18 +53,3 @@ def test_evenly_spaced_windows_are_all_different() -> None:
 def test_a_context_as_long_as_the_split_is_refused() -> None:
     with pytest.raises(UserError, match="at most 9"):
         evenly_spaced_windows(tokens=10, length=10, count=1)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_eval_mode_restores_the_mode_even_after_an_error(tiny, cpu, training: bool) -> None:
-    def interrupted() -> None:
-        with eval_mode(model, cpu):
-            assert not model.training
-            assert not torch.is_grad_enabled()
-            raise RuntimeError("stop")
-
-    model = tiny().train(training)
-    with pytest.raises(RuntimeError, match="stop"):
-        interrupted()
-    assert model.training is training
-    assert torch.is_grad_enabled()

@@ -101,6 +101,23 @@ def test_a_token_of_probability_zero_is_never_sampled() -> None:
         assert sample(logits, SamplingConfig(), draw).tolist() == [1]
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("row", [[0, NAN, 1], [0, INF, 1], [-INF, -INF, -INF]])
+def test_predictions_that_are_not_finite_are_refused(row: list[float], temperature: float) -> None:
+    logits, draws = torch.tensor([[0.0, 1, 2], row]), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    with pytest.raises(UserError, match="the model predicts values that are not finite"):
+        sample(logits, SamplingConfig(temperature=temperature), draws)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_token_may_be_impossible(temperature: float) -> None:
+    logits, draw = torch.tensor([[-INF, 1, -INF]]), torch.tensor([0.5], dtype=torch.float64)
+    assert sample(logits, SamplingConfig(temperature=temperature), draw).tolist() == [1]
+
+
 @given(
     logits=st.lists(st.floats(-30, 30), min_size=1, max_size=8),
     top_k=st.integers(0, 9),

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparing.data.vocab import ByteVocab, Vocab, WordVocab
 from sparing.device import Hardware
 from sparing.generate.decode import GenerationConfig
 from sparing.generate.sampling import SamplingConfig
-from sparing.generate.text import Transcript, complete, read_text
+from sparing.generate.text import Continuation, Transcript, complete, read_text
 from sparing.generate.text import stream_text as stream_after
 from sparing.models.api import LanguageModel
 
@@ -169,6 +172,61 @@ def test_a_space_that_is_no_token_is_read_too(tiny, cpu) -> None:
     vocab, model = WordVocab([b"<eos>", b"a", b"b", b"<unk>"]), parrot(tiny, bytes([2, 1]))
     read = read_text(model, vocab, b" ", cpu, after=read_text(model, vocab, b"a", cpu))
     assert "".join(stream_after(model, vocab, read, config(2), cpu)).startswith("b")
+
+
+class Pairs(ByteVocab):
+    """Bytes, but "ab" is encoded to one token, and only UTF-8 to any."""
+
+    pair = 1
+
+    def encode(self, text: bytes) -> NDArray[Any]:
+        text.decode("utf-8")
+        return super().encode(text.replace(b"ab", bytes([self.pair])))
+
+    def token_bytes(self, id: int) -> bytes:
+        return b"ab" if id == self.pair else super().token_bytes(id)
+
+
+@pytest.mark.parametrize(
+    ("written", "stop", "text", "ids"),
+    [
+        (b"ab", "END", b"ab", b"ab"),
+        (b"\xb8a", "END", b"\xb8a", b"\xb8a"),
+        (b"ab\xc3\xa9END!", "END", "abé".encode(), b"ab\xc3\xa9"),
+        (b"cab\x01!", "b!", b"caba", b"caba"),
+        (b"ca\x01!", "ab!", b"ca", b"ca"),
+        (b"ENDab", "END", b"", b""),
+    ],
+)
+def test_a_continuation_is_read_as_the_tokens_that_made_it(
+    tiny, cpu, written: bytes, stop: str, text: bytes, ids: bytes
+) -> None:
+    model, vocab = tiny(), Pairs()
+    head, model.head = model.head, Parrot(written)
+    before = read_text(model, vocab, b"text", cpu)
+    more = Continuation(model, vocab, before, config(len(written), stop), cpu)
+    assert b"".join(more) == more.text == text
+    model.head = head
+    found = more.state()
+    expected = read_text(model, ByteVocab(), ids, cpu, after=before)
+    assert found.text == b"text" + text
+    torch.testing.assert_close(found.logits_1V, expected.logits_1V)
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(found.state[name], tensor)
+
+
+def test_a_continuation_that_is_interrupted_ends_with_what_has_come_out(tiny, cpu) -> None:
+    model, vocab = tiny(), ByteVocab()
+    head, model.head = model.head, Parrot(b"one EN")
+    before = read_text(model, vocab, b"text", cpu)
+    more = Continuation(model, vocab, before, config(6, "END"), cpu)
+    assert more.state().state is before.state
+    pieces = iter(more)
+    assert [next(pieces) for _ in range(4)] == [b"o", b"n", b"e", b" "]
+    model.head = head
+    expected = read_text(model, vocab, b"one ", cpu, after=before)
+    assert more.state().text == b"textone "
+    torch.testing.assert_close(more.state().logits_1V, expected.logits_1V)
 
 
 def test_an_empty_list_of_prompts_has_no_completions(tiny, cpu) -> None:

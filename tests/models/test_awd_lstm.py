@@ -31,8 +31,8 @@ TINY = AWDLSTMConfig(vocab_size=11, dim=4, hidden_dim=6, **OFF)
 )
 def test_parameter_counts_to_the_unit(config: AWDLSTMConfig, expected: int) -> None:
     with torch.device("meta"):
-        price = cost(AWDLSTM(config))
-    assert price.parameters_training == price.parameters_deployed == expected
+        counted = cost(AWDLSTM(config))
+    assert counted.parameters_training == counted.parameters_deployed == expected
 
 
 def test_widths_run_from_the_embedding_through_the_hidden_layers_and_back() -> None:

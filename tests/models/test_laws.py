@@ -150,9 +150,11 @@ def test_state_is_lanes_first_and_free_of_the_graph(name: str) -> None:
 @every_family
 def test_every_parameter_gets_a_gradient_and_one_group(name: str) -> None:
     model, tokens_BT = tiny(name).train(), text()
-    state = model(tokens_BT, model.initial_state(2)).state
-    out = model(tokens_BT, state)
-    (model.head.nats(out.hidden_BTD[:, :-1], tokens_BT[:, 1:]).mean() + out.penalty).backward()
+    first = model(tokens_BT, model.initial_state(2))
+    # Some parameters are for the start of a text, others for what follows it.
+    for out in (first, model(tokens_BT, first.state)):
+        nats_BT = model.head.nats(out.hidden_BTD[:, :-1], tokens_BT[:, 1:])
+        (nats_BT.mean() + out.penalty).backward()
     unused = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert not unused
     grouped = [name for group in model.parameter_groups() for name, _ in group.named]
@@ -188,17 +190,17 @@ def test_ignored_targets_cost_nothing(name: str) -> None:
 
 
 @every_family
-def test_collapsing_changes_no_answer_and_no_more_than_the_price(name: str) -> None:
+def test_collapsing_changes_no_answer_and_no_more_than_the_counts(name: str) -> None:
     model, tokens_BT = tiny(name), text()
-    before, price = run(model, tokens_BT, 5)[0], cost(model)
+    before, counted = run(model, tokens_BT, 5)[0], cost(model)
     model.collapse()
     torch.testing.assert_close(run(model, tokens_BT, 5)[0], before)
-    assert sum(p.numel() for p in model.parameters()) == price.parameters_deployed
-    assert price.flops_per_token > 0
+    assert sum(p.numel() for p in model.parameters()) == counted.parameters_deployed
+    assert counted.flops_per_token > 0
 
 
 @every_family
-def test_the_full_state_is_as_large_as_the_price_list_says(name: str) -> None:
+def test_the_full_state_is_as_large_as_the_model_says(name: str) -> None:
     model = tiny(name)
     _, state = run(model, text(1, 80), 16)
     assert sum(tensor.numel() for tensor in state.values()) == model.state_numbers()
@@ -211,6 +213,62 @@ def test_a_state_for_inference_changes_no_answer(name: str) -> None:
     found, state = run(model, text(1, 80), 16, inference=True)
     torch.testing.assert_close(found, expected)
     assert sum(x.numel() for x in state.values()) == model.state_numbers(inference=True)
+
+
+@every_family
+@pytest.mark.parametrize("inference", [False, True])
+@torch.no_grad()
+def test_the_memory_is_full_after_as_many_positions_as_the_model_says(
+    name: str, inference: bool
+) -> None:
+    model = tiny(name)
+    length = model.memory_length()
+    tokens_BT = text(1, length + 9)
+    _, full = run(model, tokens_BT[:, :length], 7, inference=inference) if length else (None, {})
+    _, later = run(model, tokens_BT, 7, inference=inference)
+    if name == "adaptive_span expire":
+        # What has expired is dropped, so how much is kept depends on the text.
+        assert filled_positions(later) <= length * model.config.depth
+        return
+    assert filled_positions(full) == filled_positions(later)
+    if length:
+        _, earlier = run(model, tokens_BT[:, : length - 1], 7, inference=inference)
+        assert filled_positions(earlier) < filled_positions(full)
+
+
+def filled_positions(state: State) -> int:
+    """Positions of all memories that hold something other than zeros."""
+    memories = [tensor.flatten(2) for tensor in state.values() if tensor.ndim > 2]
+    return sum(int(memory_BMX.any(dim=2).sum()) for memory_BMX in memories)
+
+
+@every_family
+@torch.no_grad()
+def test_attention_adds_up_to_one_and_sees_neither_the_future_nor_another_text(name: str) -> None:
+    model, (early_BT, late_BT) = tiny(name), text(2, 14).split([9, 5], dim=1)
+    state = run(model, early_BT, 4, inference=True)[1]
+    reset = model.reset_lanes(state, torch.tensor([False, True]))
+    found = model.attention_weights(late_BT, reset)
+    fresh = model.attention_weights(late_BT, model.initial_state(2, inference=True))
+    on = model.attention_weights(late_BT, state)
+    assert found.keys() == fresh.keys() == on.keys()
+    assert bool(found) == (name in SHOWN)
+    for place, weights_BHTS in found.items():
+        assert weights_BHTS.shape[2:] == (5, 14)
+        torch.testing.assert_close(weights_BHTS.sum(-1), torch.ones_like(weights_BHTS[..., 0]))
+        assert not weights_BHTS.triu(10).any()
+        torch.testing.assert_close(weights_BHTS[0], on[place][0])
+        assert not weights_BHTS[1, ..., :9].any()
+        torch.testing.assert_close(weights_BHTS[1, ..., 9:], fresh[place][1])
+        assert len(model.learned_windows().get(place, weights_BHTS[0])) == weights_BHTS.size(1)
+
+
+SHOWN = {
+    "sha_rnn", "sha_rnn all layers", "sha_rnn gru", "sha_rnn qrnn", "sha_rnn pre-norm",
+    "sha_rnn as drawn", "sha_rnn deployed", "stack", "stack n-grams", "stack with mtp",
+    "stack in rounds", "stack gelu", "stack of SHA-RNN", "stack with learned starts",
+}  # fmt: skip
+"""Models with layers that show their attention."""
 
 
 SEGMENTS = {1: [1] * 90, 7: [7, 3, 5, 1, 1, 7, 6] + [7] * 9}
@@ -287,6 +345,39 @@ def test_a_static_lane_can_be_restarted(name: str) -> None:
     found, _ = read_static(model, late_BT, reset, 1)
     torch.testing.assert_close(found[1], run(model, late_BT, 1, inference=True)[0][1])
     torch.testing.assert_close(found[0], going_on[0, -8:])
+
+
+@every_family
+@torch.no_grad()
+def test_static_states_do_not_disturb_each_other(name: str) -> None:
+    model, tokens_BT = tiny(name), text(2, 35)
+    expected, _ = read_static(model, tokens_BT)
+    # With more and with fewer slots in its rings than the others.
+    for chunk, others in ((7, 40), (40, 1)):
+        state, pieces = model.static_state(2, chunk=chunk), []
+        for piece_BT in tokens_BT.split(7, dim=1):
+            model(text(1, 1), model.static_state(1, chunk=others))
+            out = model(piece_BT, state)
+            state, pieces = out.state, [*pieces, out.hidden_BTD]
+        torch.testing.assert_close(torch.cat(pieces, dim=1), expected)
+
+
+@every_family
+@torch.no_grad()
+def test_a_static_state_goes_on_with_weights_that_were_changed_and_restored(name: str) -> None:
+    model, (early_BT, late_BT) = tiny(name), text(2, 35).split([21, 14], dim=1)
+    expected, _ = read_static(model, late_BT, read_static(model, early_BT)[1])
+    _, state = read_static(model, early_BT)
+    weights = list(model.parameters())
+    before = [weight.clone() for weight in weights]
+    torch._foreach_mul_(weights, 1.1)
+    model.after_step()
+    changed, _ = read_static(model, late_BT)
+    torch._foreach_copy_(weights, before)
+    model.after_step()
+    found, _ = read_static(model, late_BT, state)
+    torch.testing.assert_close(found, expected)
+    assert (read_static(model, late_BT)[0] - changed).abs().amax() > 1e-3
 
 
 def read_static(

@@ -20,9 +20,9 @@ TINY = MLSTMConfig(vocab_size=11, dim=4, hidden_dim=6, dropout_input=0.0, dropou
 
 def test_parameter_counts_to_the_unit() -> None:
     with torch.device("meta"):
-        price = cost(MLSTM(MLSTMConfig(vocab_size=205)))
-    assert price.parameters_training == 45_495_405
-    assert price.parameters_deployed == 45_495_405 - 10 * 2800
+        counted = cost(MLSTM(MLSTMConfig(vocab_size=205)))
+    assert counted.parameters_training == 45_495_405
+    assert counted.parameters_deployed == 45_495_405 - 10 * 2800
 
 
 def by_hand(model: MLSTM, tokens_BT: Tensor, mask_BD: Tensor) -> Tensor:

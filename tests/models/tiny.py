@@ -171,6 +171,12 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "stack of Transformer-XL": _stack("xfxf"),
     "stack of SHA-RNN": _stack("lb lsb lb", "tied=true"),
     "stack of scans": _stack("gfgif", "cutoffs=3,7", "shrink=2", "tied=true"),
+    "stack with learned starts": _stack(
+        "gaflf",
+        "qrnn.learnable_init_states=true",
+        "lstm.learnable_init_states=true",
+        "windowed.key_shift=true",
+    ),
     "supernet": _supernet("xfxf"),
     "supernet of PAR": _supernet(
         "xfx",

@@ -151,7 +151,7 @@ def test_an_untied_head_learns_apart_from_the_embedding(shrink: int) -> None:
 
 @pytest.mark.parametrize("shrink", [1, 2])
 @pytest.mark.parametrize("cutoffs", [(3,), (3, 6), (1, 4, 7)])
-def test_it_multiplies_as_often_as_its_price_says(cutoffs: tuple[int, ...], shrink: int) -> None:
+def test_it_multiplies_as_often_as_it_says(cutoffs: tuple[int, ...], shrink: int) -> None:
     torch.manual_seed(0)
     embedding = AdaptiveEmbedding(10, 16, cutoffs=cutoffs, shrink=shrink)
     head, counts = AdaptiveHead(embedding), [9, 7, 5, 4, 3, 3, 2, 1, 1, 1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparing.nn.head import HeldOutRowsHead, Lanes, SoftmaxHead
+from sparing.nn.head import HeldOutLanesHead, Lanes, SoftmaxHead
 from sparing.units import IGNORE_INDEX
 
 
@@ -39,9 +39,9 @@ def test_a_tied_table_is_one_parameter() -> None:
     assert [name for name, _ in holder.named_parameters()] == ["embedding.weight"]
 
 
-def parts(batch: int = 5) -> tuple[HeldOutRowsHead, torch.Tensor, torch.Tensor]:
+def parts(batch: int = 5) -> tuple[HeldOutLanesHead, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    head = HeldOutRowsHead(SoftmaxHead(nn.Parameter(torch.randn(7, 4))), 0.2)
+    head = HeldOutLanesHead(SoftmaxHead(nn.Parameter(torch.randn(7, 4))), 0.2)
     return head, torch.randn(batch, 3, 4, requires_grad=True), torch.randint(0, 7, (batch, 3))
 
 

@@ -19,7 +19,7 @@ from sparing.nn.mixed import (
     gumbel_noise,
     mixture,
 )
-from sparing.nn.recurrent import RecurrentBlock
+from sparing.nn.recurrent_block import RecurrentBlock
 from sparing.nn.state import State
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.0, 0.5, 0.0]])
@@ -102,6 +102,15 @@ def test_mixed_it_is_the_weighted_sum() -> None:
     wanted = sum(w * alone(mixed, x) for w, x in zip(weights, "xlbi", strict=True))
     torch.testing.assert_close(found, wanted)
     laws.every_parameter_gets_a_gradient(mixed)
+
+
+def test_in_training_the_longest_memory_counts_and_later_that_of_the_favourite() -> None:
+    mixed = slot().train()
+    mixed.favourite = 1
+    assert mixed.memory_length() == 16
+    assert mixed.eval().memory_length() == 0
+    mixed.favourite = 0
+    assert mixed.memory_length() == 16
 
 
 def test_chosen_it_is_that_candidate_and_carries_nothing_else() -> None:

@@ -33,8 +33,8 @@ def test_lengths_are_kept_and_the_first_position_is_untouched() -> None:
 
 
 def test_a_share_above_nothing_turns_at_least_one_pair() -> None:
-    assert Rotary(4, rotary_fraction=0.25).rotary_fraction == 1
-    assert Rotary(4, rotary_fraction=0.0).rotary_fraction == 0
+    assert Rotary(4, rotary_fraction=0.25).rotated_pairs == 1
+    assert Rotary(4, rotary_fraction=0.0).rotated_pairs == 0
 
 
 @pytest.mark.parametrize("rotary_fraction", [1.0, 0.5, 0.25])

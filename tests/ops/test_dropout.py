@@ -1,9 +1,14 @@
 """Dropout: rate, scale, gradient, reproducibility."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+import sparing
 from sparing.nn.dropout import Dropout
 from sparing.ops.dropout import dropout, hash_mask
 
@@ -85,3 +90,21 @@ def test_compiled_code_on_a_gpu_drops_the_same_numbers_in_both_passes() -> None:
     y.sum().backward()
     assert (y == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
     torch.testing.assert_close(x.grad * x, y)
+
+
+@pytest.mark.parametrize("drop", [dropout, hashed])
+def test_rates_just_below_one_leave_almost_nothing(drop: Callable[[Tensor, float], Tensor]) -> None:
+    torch.manual_seed(0)
+    assert (drop(torch.ones(100_000), 1 - 2**-18) > 0).float().mean() < 1e-3
+
+
+def test_no_other_dropout_is_used() -> None:
+    source = Path(sparing.__file__).parent
+    own = {"ops/dropout.py", "ops/span_attention/reference.py"}
+    others = re.compile(r"\b(F|functional|nn)\.[Dd]ropout\(")
+    found = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if others.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == own

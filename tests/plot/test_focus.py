@@ -1,6 +1,7 @@
 """Recorded attention: distances, buckets, and a tiny SHA-RNN token by token."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sparing.errors import UserError
 from sparing.models.api import LanguageModel, State
 from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.models.sha_rnn.model import SHARNN
+from sparing.models.stack.config import SingleHeadConfig, StackConfig, WindowedAttentionConfig
+from sparing.models.stack.model import Stack
 from sparing.plot import focus as module
 from sparing.plot.figure import save_figure
 from sparing.plot.focus import (
@@ -80,20 +83,49 @@ def test_recorded_attention_is_what_the_model_computes() -> None:
     focus = record_attention(model, ByteVocab(), ids, CPU, 22)
     assert focus.context == 18
     assert focus.tokens == [chr(id) for id in ids[18:]]
-    whole = model.eval().focus(torch.from_numpy(ids).long()[None], model.initial_state(1))
+    tokens_BT = torch.from_numpy(ids).long()[None]
+    whole = model.eval().attention_weights(tokens_BT, model.initial_state(1))
     assert focus.weights.keys() == whole.keys() == {0, 1}
-    for layer, weights_BTS in whole.items():
+    for layer, weights_BHTS in whole.items():
+        (weights_TN,) = focus.weights[layer]
         for query in range(22):
-            seen = weights_BTS[0, 18 + query, : 19 + query].flip(0).numpy()
-            np.testing.assert_allclose(focus.weights[layer][query, : len(seen)], seen, rtol=1e-9)
-            assert np.isnan(focus.weights[layer][query, len(seen) :]).all()
+            seen = weights_BHTS[0, 0, 18 + query, : 19 + query].flip(0).numpy()
+            np.testing.assert_allclose(weights_TN[query, : len(seen)], seen, rtol=1e-9)
+            assert np.isnan(weights_TN[query, len(seen) :]).all()
+
+
+def test_every_head_of_a_stack_is_recorded_once_its_memory_is_full(
+    monkeypatch: pytest.MonkeyPatch, words: Callable[[Any], str]
+) -> None:
+    monkeypatch.setattr(module, "READ", 100)
+    block = WindowedAttentionConfig(heads=2, head_dim=4, span_limit=64, span_starts=(4.0, 40.0))
+    config = StackConfig(vocab_size=256, pattern="fafsl", dim=8, windowed=block)
+    torch.manual_seed(1)
+    model = Stack(replace(config, single_head=SingleHeadConfig(memory=40))).double()
+    for parameter in model.blocks.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.5)
+    focus = record_attention(model, ByteVocab(), text(900), CPU, 20)
+    # As long as the window of 256 says, in segments of 100; its size is the same from the start.
+    assert focus.context == 300
+    assert {place: len(heads) for place, heads in focus.weights.items()} == {1: 2, 3: 1}
+    for weights_HTN in focus.weights.values():
+        np.testing.assert_allclose(np.nansum(weights_HTN, axis=2), 1)
+    near, far = focus.weights[1]
+    assert not np.nan_to_num(near)[:, 37:].any()
+    assert np.nan_to_num(far)[:, 37:].any()
+    shown = words(draw_focus(focus, "run", "origin"))
+    assert all(name in shown for name in ("block 1, head 0", "block 1, head 1", "block 3"))
+    *heads, _ = draw_memory_use(focus, "run", "origin").axes[0].lines
+    assert len(heads) == 3
+    assert heads[0].get_color() == heads[1].get_color() != heads[2].get_color()
 
 
 def test_reading_stops_once_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ", 16)
     focus = record_attention(tiny(), ByteVocab(), text(400), CPU, 20)
-    assert focus.context == 64
-    weights_TN = focus.weights[1]
+    assert focus.context == 48
+    (weights_TN,) = focus.weights[1]
     assert weights_TN.shape == (20, 40)
     assert np.isfinite(weights_TN).sum(axis=1).min() >= 40 - module.QUERIES + 1
     np.testing.assert_allclose(np.nansum(weights_TN, axis=1), 1)
@@ -124,7 +156,7 @@ def test_both_pictures_show_every_layer(
 
 def test_the_heat_map_and_the_lines_hold_the_numbers() -> None:
     weights_TN = np.array([[0.75, 0.25, NAN], [0.5, 0.25, 0.25]])
-    focus = Focus(["x", "y"], 0, {3: weights_TN})
+    focus = Focus(["x", "y"], 0, {3: weights_TN[None]})
     trial = draw_focus(focus, "run", "origin").axes[0].collections[0].get_array()
     np.testing.assert_allclose(trial.filled(NAN), [[75, 50], [25, 25], [NAN, 25]])
     layer, alike = draw_memory_use(focus, "run", "origin").axes[0].lines
@@ -143,7 +175,7 @@ def test_a_single_token_and_more_than_fit_under_the_axis_are_drawn(
 
 
 def test_long_tokens_are_written_upright_and_cut(tmp_path: Path) -> None:
-    focus = Focus(["an", "extraordinarily"], 0, {0: np.array([[1.0, NAN], [0.5, 0.5]])})
+    focus = Focus(["an", "extraordinarily"], 0, {0: np.array([[[1.0, NAN], [0.5, 0.5]]])})
     figure = draw_focus(focus, "run", "origin")
     labels = figure.axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["an", "extraordinar"]
@@ -160,6 +192,8 @@ def test_white_space_and_invalid_bytes_are_made_visible() -> None:
 class Blind(LanguageModel):
     """A family without attention to show."""
 
+    device = torch.device("cpu")
+
     def initial_state(self, batch: int, *, inference: bool = False) -> State:
         return {}
 
@@ -168,11 +202,9 @@ class Blind(LanguageModel):
 
 
 def test_models_without_attention_are_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match="family has no picture"):
-        record_attention(Blind(), ByteVocab(), text(5), CPU, 5)
-    for settings in ({"attention_at": ()}, {"memory": 0}):
-        with pytest.raises(UserError, match="no layer of this model attends"):
-            record_attention(tiny(**settings), ByteVocab(), text(5), CPU, 5)
+    for blind in (Blind(), tiny(attention_at=()), tiny(memory=0)):
+        with pytest.raises(UserError, match="no layer of this model can show where it attends"):
+            record_attention(blind, ByteVocab(), text(5), CPU, 5)
 
 
 def test_an_empty_text_is_refused() -> None:

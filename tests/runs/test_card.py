@@ -12,7 +12,7 @@ def test_the_stored_costs_are_those_of_the_bundled_model() -> None:
     assert card is not None
     config, stored = card
     assert stored == costs(run_or_bundled(None).config())
-    assert config["recipe"] == "enwik8_small"
+    assert config["recipe"] == "enwik8_small_init_states"
 
 
 def test_a_folder_without_stored_costs_has_no_card(tmp_path: Path) -> None:

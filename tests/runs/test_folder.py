@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.numbered import IDENTITY
+from tests.training.numbered import number as numbered
 
 from sparing.config import described
 from sparing.data.tokens import DataConfig, Tokens, prepare
 from sparing.errors import UserError
 from sparing.models import FAMILIES
+from sparing.runs import folder as folder_module
 from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, to_json, with_settings
 from sparing.runs.folder import RunFolder, create, prepare_for_run, refuse_used_folder
 from sparing.runs.recipes import RECIPES, recipe
+from sparing.training import checkpoint
 
 TEXT = "".join(f"{n} green bottles, {n * n} walls\n" for n in range(100))
 
@@ -184,6 +188,26 @@ def test_a_damaged_cursor_is_named(cursor: str, folder: RunFolder) -> None:
         folder.step("last")
     (last / "cursor.json").write_text('{"step": 3}')
     assert folder.step("last") == 3
+
+
+def test_the_step_of_a_checkpoint_that_is_being_replaced_is_found(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(folder.checkpoints, "last", numbered(1), IDENTITY)
+    read, replaced = folder_module.read_document, []
+
+    def replacing(path: Path, kind: Any) -> Any:
+        if not replaced:
+            replaced.append(path)
+            path.parent.rename(folder.checkpoints / "trash")
+            try:
+                return read(path, kind)
+            finally:
+                checkpoint.save(folder.checkpoints, "last", numbered(2), IDENTITY)
+        return read(path, kind)
+
+    monkeypatch.setattr(folder_module, "read_document", replacing)
+    assert folder.step("last") == 2
 
 
 def test_results_noted_at_the_same_time_are_all_kept(folder: RunFolder) -> None:

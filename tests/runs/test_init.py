@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ from sparing.runs.build import build_model
 from sparing.runs.folder import RunFolder, load_model
 from sparing.runs.init import BUNDLED, Init, adapt_to_init, load_init, open_init, tuning_recipe
 from sparing.runs.recipes import recipe
+from sparing.training import checkpoint
 from sparing.training.capture import model_tensors
+from sparing.training.checkpoint import Checkpoint
 
 CPU = Hardware(torch.device("cpu"), "float32")
 
@@ -70,7 +73,53 @@ def test_a_run_starts_from_the_weights_of_another(
         "checkpoint": "best",
         "step": 12,
         "sha256": hashlib.sha256(weights).hexdigest(),
+        "recipe": "quickstart",
+        "corpus": str(texts[0].resolve()),
+        "provenance": RunFolder(source).read("provenance"),
+        "results": RunFolder(source).results(),
     }
+
+
+def test_what_is_known_of_a_tuned_run_includes_how_its_first_weights_were_trained(
+    texts: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    assert train("quickstart", "--data", texts[0], "--out", first, *settings()) == 0
+    for source, out in (first, second), (second, third):
+        more = ["--set", "train.steps=3"]
+        assert tuned(source, texts[1], out, *more) == 0
+    capsys.readouterr()
+    assert main(["info", str(third)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f" trained quickstart on {texts[1].resolve()}, 3 steps" in shown
+    assert f" init trained quickstart on {texts[1].resolve()}, 3 steps" in shown
+    assert f" init init trained quickstart on {texts[0].resolve()}, 12 steps" in shown
+    assert " init init seed 1111 " in shown
+
+
+def test_the_checksum_is_that_of_the_weights_even_if_they_are_replaced_meanwhile(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "source"
+    assert train("quickstart", "--data", texts[0], "--out", out, *settings()) == 0
+    folder, replaced = RunFolder(out), []
+    identity = folder.config().identity()
+    load = checkpoint.load
+
+    def replacing(*given: Any) -> Checkpoint:
+        found = load(*given)
+        if not replaced:
+            replaced.append(found)
+            model = {name: torch.zeros_like(each) for name, each in found.tensors["model"].items()}
+            other = Checkpoint({"model": model}, {**found.cursor, "step": 13})
+            checkpoint.save(folder.checkpoints, "best", other, identity)
+        return found
+
+    monkeypatch.setattr(checkpoint, "load", replacing)
+    init = open_init(str(out))
+    weights = (out / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    assert (init.step, init.sha256) == (13, hashlib.sha256(weights).hexdigest())
+    assert all(not each.any() for each in init.weights.values())
 
 
 def test_a_tuned_run_resumes_and_evaluates_without_the_other(
@@ -236,7 +285,8 @@ def test_the_package_s_model_loses_the_head_that_the_recipe_does_not_have(bundle
     run = adapt_to_init(recipe("finetune_small"), bundled)
     model = build_model(run)
     assert any(name.startswith("mtp.") for name in bundled.weights)
-    assert load_init(model, bundled) == []
+    states = [name for name in bundled.weights if ".init_states." in name]
+    assert load_init(model, bundled) == [] != states
     weight = model_tensors(model)["embedding.weight"]
     torch.testing.assert_close(weight, bundled.weights["embedding.weight"].float())
 
@@ -255,3 +305,40 @@ def test_a_head_that_the_checkpoint_lacks_stays_as_drawn(bundled: Init) -> None:
     incomplete = replace(lean, weights={k: v for k, v in weights.items() if "embedding" not in k})
     with pytest.raises(UserError, match=r"embedding.weight is missing there"):
         adapt_to_init(run, incomplete)
+
+
+SCANS = ["--set", "model.pattern=gf", "--set", "model.dim=8", "--set", "model.feedforward.dim=8",
+         "--set", "model.ngrams.lengths=()", "--set", "train.minutes=none", "--set",
+         "train.steps=3", "--set", "train.segment=16", "--set", "train.batch=2", "--set",
+         "train.precision=float32", "--set", "train.evaluate_every=0"]  # fmt: skip
+LEARNED = ["--set", "model.qrnn.learnable_init_states=true"]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / "last" / "model.safetensors")
+
+
+def test_states_at_the_start_of_a_text_are_learned_alone(
+    texts: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    data = ["--data", texts[0]]
+    assert train("enwik8_20min", *data, "--out", first, *SCANS) == 0
+    only = ["--set", "optim.trainable=*.init_states.*,", "--set", "train.state_reset=1"]
+    tuning = [*SCANS, *LEARNED, *only]
+    assert train("enwik8_20min", "--init", first, *data, "--out", second, *tuning) == 0
+    before, after = weights(first), weights(second)
+    assert after.keys() - before.keys() == {
+        "blocks.0.init_states.cell", "blocks.0.init_states.input"
+    }  # fmt: skip
+    assert all(after[name].any() for name in after.keys() - before.keys())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    # A network that was never trained is not frozen.
+    capsys.readouterr()
+    assert train("enwik8_20min", *data, "--out", third, *SCANS, *LEARNED, *only) == 2
+    assert "add --init RUN" in capsys.readouterr().err
+    # What has been learned is not lost without a word.
+    capsys.readouterr()
+    assert train("enwik8_20min", "--init", second, *data, "--out", third, *SCANS) == 2
+    assert "model.qrnn.learnable_init_states: true -> false" in capsys.readouterr().err
+    assert not third.exists()

@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from sparing.data.vocab import ByteVocab
 from sparing.errors import UserError
-from sparing.runs.folder import open_run
+from sparing.runs.config import with_settings
+from sparing.runs.folder import create, open_run
 from sparing.runs.recipes import RECIPES, recipe
-from sparing.runs.reference import HOME, find_reference, reference_of, without_harmless
+from sparing.runs.reference import (
+    HOME,
+    find_reference,
+    read_figures,
+    reference_of,
+    without_harmless,
+)
 
 RESULTS = Path(__file__).parents[2] / "results"
 NAMES = sorted(path.stem for path in HOME.glob("*.json"))
@@ -53,6 +61,24 @@ def test_its_pace_uses_the_budget_up_with_the_last_step(name: str) -> None:
     assert used_s[-2] < 60 * minutes <= used_s[-1]
     middle = len(found.curve.steps) // 2
     assert pace.seconds_at(found.curve.steps[middle]) == found.curve.elapsed_s[middle]
+
+
+@pytest.mark.parametrize(
+    ("settings", "suffix", "how"),
+    [
+        ([], "", "32 carried streams, segment 256"),
+        (["evaluate.batch=1"], "", "1 carried stream, segment 256"),
+        (["data.newlines=false"], ", no-newlines", "32 carried streams, segment 256"),
+    ],
+)
+def test_figures_are_found_however_the_settings_read_the_text(
+    settings: list[str], suffix: str, how: str, tmp_path: Path
+) -> None:
+    folder = create(tmp_path, with_settings(recipe("quickstart"), settings), ByteVocab(), {})
+    usual = {"step": 3, "how": how, "bits_per_byte": 1.5}
+    other = {**usual, "how": f"{how}0", "bits_per_byte": 1.7}
+    folder.note_results({f"valid{suffix}": other, f"test{suffix}": usual})
+    assert read_figures(folder) == {"test": 1.5}
 
 
 def test_a_recipe_without_a_reference_is_answered_with_those_that_have_one() -> None:

@@ -60,8 +60,8 @@ def make_run(path: Path, *, vocab: str = "bytes", evaluate_bytes: int | None = N
 def test_a_summary_has_size_speed_time_and_memory(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     found = summarize(folder)
-    price = cost(build_model(folder.config(), "meta"))
-    assert found.parameters == price.parameters_deployed < price.parameters_training
+    counted = cost(build_model(folder.config(), "meta"))
+    assert found.parameters == counted.parameters_deployed < counted.parameters_training
     assert (found.recipe, found.seed, found.device) == ("own", 7, "abacus")
     assert (found.bytes_read, found.elapsed_s, found.peak_bytes) == (30000, 320, 90)
     assert found.bytes_per_s == 20000 / 200

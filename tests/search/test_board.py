@@ -19,7 +19,7 @@ from sparing.runs.recipes import recipe
 from sparing.runs.train import TrainOptions
 from sparing.search import board as module
 from sparing.search.board import BOARD, BoardOptions, _notes, board, list_networks
-from sparing.search.cost import Prices, as_stack
+from sparing.search.cost import BlockCosts, as_stack
 from sparing.search.derive import derive, searched
 
 COSTS = {"x": 3.0, "f": 1.0, "i": 0.0}
@@ -63,8 +63,8 @@ def test_random_networks_cost_what_the_searched_one_costs_where_it_is_trained(
     """In the search, dense blocks cost more than attention; in the board's shape, less."""
     settings = ["model.search.costs=1,3,0", "model.search.budget=1.5"]
     folder = searched_run(tmp_path / "search", "xffffffx", "model.pattern=xfxfxfxf", *settings)
-    here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
-    monkeypatch.setattr(module, "prices", lambda *_: here)
+    here = BlockCosts(unit="ms, train", fixed=2.0, blocks=COSTS)
+    monkeypatch.setattr(module, "block_costs", lambda *_: here)
     monkeypatch.setattr(module, "timed_patterns", lambda _, all, *__: dict.fromkeys(all, 1.0))
     monkeypatch.setattr(engine, "prepare", lambda *_, **__: None)
     monkeypatch.setattr(engine, "_check_variants", lambda variants, _: parameters_of(variants))
@@ -129,8 +129,8 @@ def test_a_board_without_seeds_is_refused() -> None:
 def test_a_folder_of_another_board_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    here = Prices(unit="ms, train", fixed=2.0, blocks=COSTS)
-    monkeypatch.setattr(module, "prices", lambda *_: here)
+    here = BlockCosts(unit="ms, train", fixed=2.0, blocks=COSTS)
+    monkeypatch.setattr(module, "block_costs", lambda *_: here)
     folder = searched_run(tmp_path / "search", "xfxf", "model.pattern=xfff")
     run = derive(folder)
     old = as_stack(run, "ffff") if changed == "pattern" else run
@@ -153,7 +153,7 @@ def test_only_stacks_can_be_on_a_board(tmp_path: Path, base: str) -> None:
 def test_a_missing_text_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "prices", None)
+    monkeypatch.setattr(module, "block_costs", None)
     folder = searched_run(tmp_path / "search", "xfxf")
     run = derive(folder)
     lost = replace(run, data=replace(run.data, corpus=str(tmp_path / "nowhere")))

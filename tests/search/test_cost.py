@@ -17,9 +17,9 @@ from sparing.search import cost
 from sparing.search.cost import (
     additivity,
     as_stack,
+    block_costs,
     cost_table,
     fit_costs,
-    prices,
     sample_stacks,
     timed_patterns,
 )
@@ -42,8 +42,8 @@ def test_parameters_and_flops_are_those_of_the_network() -> None:
         assert isinstance(model, Stack)
         # The embedding skip has two numbers for every block, an identity too.
         numbers = sum(p.numel() for p in model.parameters()) - 2 * (len(pattern) - 1)
-        assert prices(run, "xfi", CPU, "parameters").of(pattern) == numbers
-        flops = prices(run, "xfi", CPU, "flops").of(pattern)
+        assert block_costs(run, "xfi", CPU, "parameters").of(pattern) == numbers
+        flops = block_costs(run, "xfi", CPU, "flops").of(pattern)
         assert flops == pytest.approx(model.flops_per_token())
 
 
@@ -58,7 +58,7 @@ def test_times_are_measured_in_three_regimes_and_kept(
 
     monkeypatch.setattr(cost, "timed_patterns", times)
     run = small_search()
-    found = prices(run, "xfi", CPU, "time")
+    found = block_costs(run, "xfi", CPU, "time")
     assert found.fixed == pytest.approx(7 * 8)
     assert found.blocks == pytest.approx({"x": 3.0, "f": 2.0, "i": 0.0})
     (path,) = (home / "costs").iterdir()
@@ -66,21 +66,24 @@ def test_times_are_measured_in_three_regimes_and_kept(
     assert set(table["regimes"]) == {"train", "prefill", "decode"}
     table["regimes"]["train"]["fixed_ms"] = 1234.5
     path.write_text(json.dumps(table))
-    assert prices(run, "xfi", CPU, "time").fixed == 1234.5
+    assert block_costs(run, "xfi", CPU, "time").fixed == 1234.5
     # A damaged table is measured again.
     for garbled in ({"fixed_ms": "slow"}, {"blocks_ms": {"x": 1.0}}):
         train = table["regimes"]["train"] | garbled
         path.write_text(json.dumps(table | {"regimes": table["regimes"] | {"train": train}}))
-        assert prices(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
+        assert block_costs(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
+    # And so is one from before memories were filled.
+    path.write_text(json.dumps(table | {"format": 1}))
+    assert block_costs(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
     # Regimes differ, and so does another shape.
-    assert prices(run, "xfi", CPU, "time", "decode").fixed == pytest.approx(2 * 8)
+    assert block_costs(run, "xfi", CPU, "time", "decode").fixed == pytest.approx(2 * 8)
     other = cost_table(small_search("model.dim=16"), "xfi", CPU)["regimes"]["train"]
     assert other["fixed_ms"] == pytest.approx(7 * 16)
     # And so may another optimizer, whatever its name, or another version of this package.
     faster = replace(run, optim=replace(run.optim, lr=0.5))
-    assert prices(faster, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
+    assert block_costs(faster, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
     monkeypatch.setattr(cost, "__version__", "another")
-    assert prices(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
+    assert block_costs(run, "xfi", CPU, "time").fixed == pytest.approx(7 * 8)
 
 
 def test_costs_that_add_up_are_found_exactly() -> None:
@@ -117,6 +120,14 @@ def test_every_kind_of_block_can_be_timed_in_every_regime() -> None:
     for regime in cost.REGIMES:
         found = timed_patterns(run, ["lsaxgbfi"], CPU, regime)
         assert found["lsaxgbfi"] > 0
+
+
+@pytest.mark.parametrize("one_token", [True, False])
+def test_attention_with_learned_spans_is_timed_with_a_full_memory(one_token: bool) -> None:
+    run = as_stack(small_search(), "af")
+    state = cost._Reader(run, CPU, one_token=one_token).state
+    assert (state["blocks.0.seen"] >= state["blocks.0.entries"].size(1)).all()
+    assert state["blocks.0.entries"].size(1) == 256
 
 
 def test_additivity_predicts_stacks_from_others(monkeypatch: pytest.MonkeyPatch) -> None:

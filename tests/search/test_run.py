@@ -75,7 +75,7 @@ def test_it_finds_it_with_at_least_four_seeds_of_five(tmp_path: Path) -> None:
     assert found.count(NEEDED) >= 4, found
 
 
-def test_a_budget_is_priced_in_the_currency_asked_for() -> None:
+def test_costs_are_counted_in_the_currency_asked_for() -> None:
     run = add_budget(small_search(), Budget(share=0.9, currency="parameters"), CPU)
     s = run.model.search
     assert s.budget == 0.9
@@ -85,7 +85,7 @@ def test_a_budget_is_priced_in_the_currency_asked_for() -> None:
     assert run.model.cost_limit == pytest.approx(limit)
 
 
-def test_a_budget_below_everything_but_the_blocks_is_refused_with_the_prices() -> None:
+def test_a_budget_below_everything_but_the_blocks_is_refused_with_the_costs() -> None:
     with pytest.raises(UserError, match="before any block") as said:
         add_budget(small_search(), Budget(share=0.1, currency="parameters"), CPU)
     assert "\n" not in str(said.value)
@@ -97,7 +97,7 @@ def test_a_recipe_that_is_no_search_is_refused() -> None:
 
 
 def never(*_: object, **__: object) -> None:
-    raise AssertionError("nothing may be read, priced or written")
+    raise AssertionError("nothing may be read, measured or written")
 
 
 @pytest.mark.parametrize(

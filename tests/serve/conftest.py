@@ -5,6 +5,7 @@ import json
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -63,6 +64,15 @@ def make_lm(*, printable: bool = True) -> LM:
 @pytest.fixture(scope="session")
 def lm() -> LM:
     return make_lm()
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    """Wait for what another thread will do."""
+    for _ in range(600):
+        if check():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not happen")
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """The HTTP interface: OpenAI's client, and everything a client can get wrong."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.serve.conftest import LIMITS, Running, texts
+from tests.serve.conftest import LIMITS, Running, eventually, texts
 
 from sparing.lm import LM
 from sparing.serve import app
@@ -20,20 +19,17 @@ def client(server: Running, token: str = "none") -> openai.OpenAI:
     return openai.OpenAI(base_url=address, api_key=server.token or token, max_retries=0)
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    """Wait for what another thread will do."""
-    for _ in range(600):
-        if check():
-            return
-        time.sleep(0.05)
-    pytest.fail("it did not happen")
-
-
 def idle(server: Running) -> bool:
     return all(
         model.engine.counts.lanes_busy == model.engine.counts.queued == 0
         for model in server.service.models.values()
     )
+
+
+def figure(server: Running, name: str) -> float:
+    page = server.request("/metrics")[1].decode()
+    found = [line.rsplit(" ", 1)[1] for line in page.splitlines() if line.startswith(name)]
+    return float(found[0]) if found else 0.0
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +78,25 @@ def test_the_openai_client_streams_the_same_text(server: Running, lm: LM) -> Non
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * 11 + ["length"]
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 17
+
+
+def test_line_separators_in_a_text_do_not_end_a_line_of_a_stream(server: Running) -> None:
+    prompt = "next line \x85, line separator \u2028"
+    body = {"prompt": prompt, "max_tokens": 0, "echo": True, "stream": True}
+    _, sent, _ = server.request("/v1/completions", body)
+    # As clients split lines that decode the stream first.
+    (chunk, _) = [line for line in sent.decode().splitlines() if line]
+    assert json.loads(chunk.removeprefix("data: "))["choices"][0]["text"] == prompt
+
+
+def test_an_echo_ends_with_the_character_that_the_prompt_has_begun(server: Running) -> None:
+    for prompt, expected in (([97, 195], "a\ufffd"), ([97, 195, 169], "a\u00e9")):
+        for stream in (False, True):
+            body = {"prompt": prompt, "max_tokens": 0, "echo": True, "stream": stream}
+            _, found, _ = server.request("/v1/completions", body)
+            if stream:
+                found = json.loads(found.decode().splitlines()[0].removeprefix("data: "))
+            assert found["choices"][0]["text"] == expected
 
 
 def test_errors_are_those_of_openai(server: Running) -> None:
@@ -144,6 +159,20 @@ def test_probes_and_figures(server: Running) -> None:
     assert float(lines['sparing_tokens_written_total{model="tiny"}']) >= 3
     assert float(lines['sparing_lanes_busy{model="twin"}']) == 0
     assert float(lines['sparing_answers_total{path="/v1/completions",status="200"}']) >= 1
+
+
+def test_a_server_whose_model_does_not_work_says_so(
+    lm: LM, start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = start_server({"tiny": lm})
+    with monkeypatch.context() as patch:
+        patch.setattr(broken.engine, "_works", False)
+        for path in ("/health", "/ready"):
+            assert broken.request(path)[:2] == (503, {"status": "failed"})
+        status, found, headers = broken.request("/v1/completions", {"prompt": "a"})
+    assert (status, found["error"]["code"]) == (503, "unavailable")
+    assert int(headers["retry-after"]) >= 1
+    broken.complete("a")
 
 
 BAD: list[tuple[str, Any, int]] = [
@@ -319,6 +348,51 @@ def test_without_a_token_only_names_of_this_machine_are_answered(server: Running
     assert server.request("/v1/models", Host="evil.example")[0] == 421
     assert server.request("/v1/models", Host="[::1]:80")[0] == 200
     assert server.request("/v1/models", Host="LocalHost:80")[0] == 200
+
+
+ELSEWHERE = [
+    {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"},
+    # Of browsers that send no Sec-Fetch-Site.
+    {"Origin": "https://evil.example"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://localhost"},
+    {"Origin": "null"},
+]
+
+
+@pytest.mark.parametrize("headers", ELSEWHERE)
+def test_without_a_token_pages_of_other_sites_are_refused(
+    server: Running, headers: dict[str, str]
+) -> None:
+    refused = 'sparing_answers_total{path="/score",status="403"}'
+    before = figure(server, refused)
+    for path, body in (("/score", {"texts": ["a"]}), ("/v1/completions", {"prompt": "a"})):
+        status, found, _ = server.request(path, body, **headers)
+        assert (status, found["error"]["code"]) == (403, "wrong_origin")
+    assert figure(server, refused) == before + 1
+    # A link to the server from another page works: nobody but the user sees the answer.
+    assert server.request("/", **headers, **{"Sec-Fetch-Mode": "navigate"})[0] == 200
+
+
+def test_the_server_s_own_page_and_other_programs_are_answered(
+    server: Running, lm: LM, start_server: Callable[..., Running]
+) -> None:
+    own = f"http://127.0.0.1:{server.port}"
+    for headers in (
+        {"Sec-Fetch-Site": "same-origin", "Origin": own},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": own},
+        # Through a tunnel from another port, or a proxy that puts its own name for the server's.
+        {"Origin": "http://localhost:9000", "Host": "localhost:9000"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "https://notebooks.example"},
+        {},
+    ):
+        assert server.request("/score", {"texts": ["a"]}, **headers)[0] == 200
+    guarded = start_server({"tiny": lm}, token="secret-token")
+    for headers in ELSEWHERE:
+        assert guarded.request("/score", {"texts": ["a"]}, **headers)[0] == 200
 
 
 def test_the_page_is_sent_with_a_strict_policy_and_needs_no_token(

@@ -145,16 +145,13 @@ def test_options_of_ray_are_refused_without_it(
     assert "need --ray" in capfd.readouterr().err
 
 
-def test_a_replica_asks_to_be_replaced_when_its_engine_has_ended(
+def test_a_replica_asks_to_be_replaced_when_its_engine_does_not_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from sparing.serve.app import create_app
     from sparing.serve.ray_cluster import Replica
     from sparing.serve.service import Service
 
-    ended = threading.Thread(target=lambda: None)
-    ended.start()
-    ended.join()
     with Service({"tiny": make_lm()}, Limits(lanes=1)) as service:
         replica = Replica()
         replica.app = create_app(service)
@@ -162,6 +159,6 @@ def test_a_replica_asks_to_be_replaced_when_its_engine_has_ended(
         replica.check_health()
         (model,) = service.models.values()
         with monkeypatch.context() as patch:
-            patch.setattr(model.engine, "_thread", ended)
-            with pytest.raises(RuntimeError, match="an engine has ended"):
+            patch.setattr(model.engine, "_works", False)
+            with pytest.raises(RuntimeError, match="an engine does not work"):
                 replica.check_health()

@@ -219,3 +219,37 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
     monkeypatch.setattr(checkpoint, "_verify", swapping)
     assert step_of(tmp_path, "best") == 3
     assert len(swaps) == 2
+
+
+def test_a_checkpoint_is_never_mixed_from_two_that_replace_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, "best", number(1), IDENTITY)
+    read, replaced = checkpoint.read_document, []
+
+    def replacing(path: Path, kind: Any) -> Any:
+        cursor = read(path, kind)
+        if not replaced:
+            replaced.append(path)
+            checkpoint.save(tmp_path, "best", number(2), IDENTITY)
+        return cursor
+
+    monkeypatch.setattr(checkpoint, "read_document", replacing)
+    assert step_of(tmp_path, "best") == 2
+
+
+def test_a_checkpoint_that_is_replaced_at_every_attempt_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, "best", number(1), IDENTITY)
+    read, steps = checkpoint.read_document, iter(range(2, 99))
+
+    def replacing(path: Path, kind: Any) -> Any:
+        cursor = read(path, kind)
+        checkpoint.save(tmp_path, "best", number(next(steps)), IDENTITY)
+        return cursor
+
+    monkeypatch.setattr(checkpoint, "read_document", replacing)
+    with pytest.raises(UserError, match=r"best is being replaced .*; try again"):
+        checkpoint.load(tmp_path, "best", IDENTITY)
+    assert next(steps) == 2 + checkpoint.MAX_READS

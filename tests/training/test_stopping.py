@@ -35,14 +35,29 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.usefixtures("interruptible")
 def test_the_first_ctrl_c_is_answered_and_the_second_ends_the_process(ended: list[int]) -> None:
     told: list[str] = []
-    with stopping(told.append) as stop:
+    with stopping(told.append, exit_on_second_interrupt=True) as stop:
         strike()
         assert (stop.requested, stop.cause) == (True, signal.SIGINT)
     assert (told, ended) == ([f"stopping with a checkpoint after this step{AGAIN}"], [])
-    with stopping(told.append):
+    with stopping(told.append, exit_on_second_interrupt=True):
         strike(signal.SIGTERM)
         strike()
     assert (len(told), ended) == (2, [signal.SIGINT])
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_in_a_process_of_someone_else_the_second_ctrl_c_is_an_exception(
+    first: int, ended: list[int]
+) -> None:
+    told: list[str] = []
+    with stopping(told.append) as stop:
+        strike(first)
+        assert stop.cause == first
+        with pytest.raises(KeyboardInterrupt):
+            strike()
+    assert (told, ended) == ([f"stopping with a checkpoint after this step{AGAIN}"], [])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -58,9 +73,10 @@ def test_a_closing_terminal_asks_twice_for_a_checkpoint(ended: list[int]) -> Non
     assert (len(told), ended) == (1, [])
 
 
-def test_a_second_signal_is_ignored_under_a_launcher(ended: list[int]) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_second_signal_is_ignored_under_a_launcher(ends: bool, ended: list[int]) -> None:
     before, told = signal.getsignal(signal.SIGTERM), []  # type: ignore[var-annotated]
-    with stopping(told.append, launched=True) as stop:
+    with stopping(told.append, launched=True, exit_on_second_interrupt=ends) as stop:
         strike(signal.SIGTERM)
         strike()
         assert stop.cause == signal.SIGTERM

@@ -10,8 +10,8 @@ from torch import Tensor
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.generate.compiled import CompiledLane, compile_step, open_lane
-from sparing.generate.decode import GenerationConfig, eval_step, prefill
-from sparing.models.api import LanguageModel, State
+from sparing.generate.decode import GenerationConfig, prefill
+from sparing.models.api import LanguageModel, State, eval_mode
 
 CHUNK = GenerationConfig().chunk
 POSITIONS = (100, 8000)
@@ -60,7 +60,7 @@ def bench_compiled(
     compile_step(model)
     generator = torch.Generator().manual_seed(0)
     twins = dict[int, Twins]()
-    with eval_step(model, hardware):
+    with eval_mode(model, hardware):
         for position in sorted(positions or POSITIONS):
             tokens_1T = torch.randint(vocab_size, (1, position), generator=generator)
             _, state = prefill(model, tokens_1T, model.initial_state(1, inference=True), CHUNK)

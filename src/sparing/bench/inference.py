@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sparing.bench.report import bytes_per_s
 from sparing.bench.timing import quartiles, time_calls, time_in_turns
 from sparing.device import Hardware
 from sparing.errors import UserError
+from sparing.evaluation.memory import fill_memory
 from sparing.generate.decode import GenerationConfig, prefill
 from sparing.generate.sampling import SamplingConfig, sample
 from sparing.models.api import LanguageModel, Output, State, size_bytes
@@ -26,10 +28,8 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig
 
 MAX_SEGMENTS = 10_000
-"""Segments after which an evaluation's state that still grows counts as unbounded."""
+"""Most segments that are read to fill a memory."""
 CHUNK = GenerationConfig().chunk
-MAX_TOKENS = 1 << 20
-"""Tokens after which a generation's state that still grows counts as unbounded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,16 +63,10 @@ class Reader:
         self.tokens_BT = torch.randint(vocab_size, shape, device=model.device)
 
     def fill(self, hardware: Hardware) -> None:
-        """Read until the state stops growing."""
+        """Read until the memory is full."""
         with torch.no_grad(), hardware.autocast():
-            self.state = self.model.initial_state(self.tokens_BT.size(0), inference=True)
-            before = -1
-            for _ in range(MAX_SEGMENTS):
-                self.state = self.model(self.tokens_BT, self.state).state
-                if size_bytes(self.state) == before:
-                    return
-                before = size_bytes(self.state)
-        raise UserError(f"the model's state still grows after {MAX_SEGMENTS:,} segments")
+            empty = self.model.initial_state(self.tokens_BT.size(0), inference=True)
+            self.state, _ = fill_memory(self.model, repeat(self.tokens_BT), empty)
 
     def read(self, hardware: Hardware) -> float:
         """Score one segment and return its loss, which waits for the device."""
@@ -117,7 +111,8 @@ class GenerateOptions:
     """What to measure of generation."""
 
     positions: tuple[int, ...]
-    """Positions in the text at which to decode, besides the first one with a full memory."""
+    """Positions in the text at which to decode, besides the end of the first chunk after
+    which the memory is full."""
     length: int = 100
     """Tokens decoded in one measured block."""
     rounds: int = 5
@@ -152,13 +147,9 @@ class Writer:
         return time_calls(partial(self._read, tokens_BT), self.hardware)
 
     def fill(self) -> Iterator[float]:
-        """Read until the state stops growing; yield the seconds of every chunk."""
-        before = -1
-        while size_bytes(self.state) > before:
-            before = size_bytes(self.state)
+        """Read whole chunks, at least one, until the memory is full; yield the seconds of each."""
+        while self.position < max(1, self.model.memory_length()):
             yield self.skip(CHUNK)
-            if self.position > MAX_TOKENS:
-                raise UserError(f"the model's state still grows after {self.position:,} tokens")
 
     def skip_to(self, position: int) -> Iterator[float]:
         """Read up to `position`; yield the seconds of every full chunk."""
@@ -211,7 +202,7 @@ def bench_generate(
 
 
 def _prefill_to(reader: Writer, positions: tuple[int, ...]) -> tuple[list[float], list[Writer]]:
-    """Read on; return a writer for where memory is first full and for each position."""
+    """Read on; return a writer for the end of the chunk that fills memory and each position."""
     chunks_s = list(reader.fill())
     writers = [reader.copy()]
     for position in sorted(set(positions)):

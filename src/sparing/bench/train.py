@@ -25,8 +25,8 @@ from sparing.training.step import train_step
 
 WARMUP = 3
 """Least number of steps before the first timed one, for compilers and allocators."""
-MAX_WARMUP = 40
-"""Steps after which a non-finite loss or a growing memory is an error."""
+MAX_SKIPPED = 40
+"""Steps without an update during the warm-up after which the benchmark gives up."""
 LAPS = 3
 """Steps that are timed together before the products take their turn."""
 ROUND = 8
@@ -38,7 +38,7 @@ class Stepper:
 
     def __init__(self, run: RunConfig, hardware: Hardware, world: World | None = None) -> None:
         world = world or World()
-        self.schedule, self.skipped = run.schedule, 0
+        self.schedule, self.skipped, self._segment = run.schedule, 0, run.train.segment
         self.training = build_training(_fixed_length(run), _text(run), hardware, world)
         self.micro_batches = world.micro_batches(run.train.batch, run.train.micro_batches)
         self.segments: Iterator[Segment] = prefetch(
@@ -58,14 +58,14 @@ class Stepper:
         return result.updated
 
     def warm_up(self) -> None:
-        """Step until the memory is full and the weights are updated."""
-        for step in range(MAX_WARMUP):
-            before = size_bytes(self.training.state)
-            updated = self()
-            if step >= WARMUP and updated and size_bytes(self.training.state) == before:
-                self.skipped = 0
-                return
-        raise UserError(f"the loss is not finite or the memory not full after {MAX_WARMUP} steps")
+        """Step until the memory is full and the weights have been updated a few times."""
+        updates, self.skipped = 0, 0
+        while updates <= WARMUP or updates * self._segment < self.training.model.memory_length():
+            # The state of a step whose loss is not finite is not carried on.
+            updates += self()
+            if self.skipped == MAX_SKIPPED:
+                raise UserError(f"the loss or its gradients were not finite in {MAX_SKIPPED} steps")
+        self.skipped = 0
 
 
 def bench_train(run: RunConfig, hardware: Hardware, steps: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from sparing.compress.compressor import Compressor, MakeProgress
 from sparing.compress.container import SUFFIX, read_container
 from sparing.compress.lanes import Learning
 from sparing.errors import UserError
-from sparing.files import atomic_write, write_bytes
+from sparing.files import atomic_write, check_writable, write_bytes
 from sparing.inputs import read_input
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.folder import load_model
@@ -135,6 +135,8 @@ def _target(path: Path, out: Path | None, usual: Path | None, *, as_json: bool) 
         if sys.stdout.isatty():
             raise UserError("the data would go to the terminal; add --out FILE")
     _refuse_existing(target)
+    if target != STREAM:
+        check_writable(target)
     return target
 
 

@@ -28,7 +28,13 @@ from sparing.evaluation.dynamic import DynamicConfig, Rule
 from sparing.launch import current_launch
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, with_settings
-from sparing.runs.evaluate import Case, Reading, evaluate_case, has_memory
+from sparing.runs.evaluate import (
+    Case,
+    Reading,
+    evaluate_case,
+    evaluation_precision,
+    has_memory,
+)
 from sparing.runs.folder import RunFolder, pick_hardware, prepare_for_run
 from sparing.terminal import print_json, print_line
 from sparing.training.distributed.init import init_world
@@ -122,18 +128,22 @@ def evaluate(
     _check_options(given_options(call), settings)
     folder = _open_run(path, protocol if "--protocol" in given_options(call) else None)
     _check_export(folder, given_options(call))
+    run = _apply_settings(folder.config(), settings, batch, segment)
+    # Resolved once: a run in training may get its first `best` during the evaluation.
+    chosen, hardware = folder.checkpoint(checkpoint), _hardware(folder, target, precision)
+    tokens = prepare_for_run(folder, folder.config().data, source)
     case = Case(
         folder=folder,
-        run=_apply_settings(folder.config(), settings, batch, segment),
-        # Resolved once: a run in training may get its first `best` during the evaluation.
-        checkpoint=folder.checkpoint(checkpoint),
-        hardware=_hardware(folder, target, precision),
-        tokens=prepare_for_run(folder, folder.config().data, source),
+        run=run,
+        checkpoint=chosen,
+        hardware=hardware,
+        tokens=tokens,
         split=split,
-        protocol=protocol,
         size=size,
+        drop_newlines=protocol == "no-newlines" and tokens.config.newlines,
     )
-    reading = _reading(case, window, stride, _cache(cache, cache_theta, cache_lambda))
+    looked_up = _cache(cache, cache_theta, cache_lambda)
+    reading = Reading(window=window, stride=stride, cache=looked_up)
     if context is not None:
         print_report(_context(case, context), as_json=as_json)
     elif memory is not None:
@@ -190,20 +200,12 @@ def _open_run(path: Path | None, protocol: str | None) -> RunFolder:
 
 
 def _hardware(folder: RunFolder, target: str, precision: Precision) -> Hardware:
-    usual = "float32" if folder.is_export() else folder.config().train.precision
-    return pick_hardware(folder, target, usual if precision == "auto" else precision)
+    chosen = evaluation_precision(folder.config(), precision, exported=folder.is_export())
+    return pick_hardware(folder, target, chosen)
 
 
 def _cache(window: int | None, theta: float, share: float) -> CacheConfig | None:
     return None if window is None else CacheConfig(window=window, theta=theta, share=share)
-
-
-def _reading(
-    case: Case, window: int | None, stride: int | None, cache: CacheConfig | None
-) -> Reading:
-    # A model trained without newlines can only be evaluated without them.
-    protocol = case.protocol if case.folder.config().data.newlines else "no-newlines"
-    return Reading(protocol=protocol, window=window, stride=stride, cache=cache)
 
 
 def _dynamic(rule: Rule, lr: float | None, decay: float, segment: int | None) -> DynamicConfig:

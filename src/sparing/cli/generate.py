@@ -129,9 +129,9 @@ def _stream(lm: LM, prompt: bytes, options: GenerationOptions, *, opened: bool) 
         print_line("\n--- generated ---", err=True)
     read = lm.state(prompt)
     started_at = time.perf_counter()
-    generated = print_completion(lm, read, options)
+    written = print_completion(lm, read, options)
     print_text("\n")
-    _print_speed(len(generated), time.perf_counter() - started_at)
+    _print_speed(len(written.text), time.perf_counter() - started_at)
 
 
 def _complete(lm: LM, prompts: list[bytes], options: GenerationOptions, *, as_json: bool) -> None:

@@ -111,21 +111,39 @@ def _card(config: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
         **{key: report[key] for key in ("run", "recipe", "about") if key in report},
         "model": f"{report['family']}, {pluralize(deployed, 'parameter')}{more}",
         "cost": f"{report['flops_per_token']:,.0f} FLOPs per {unit}, {state} of state",
-        **_training(config, report.get("results", {}).get("training")),
-        **_origin(report.get("provenance", {})),
-        **_scores(report.get("results", {})),
+        **_history({"recipe": config["recipe"], "corpus": config["data"]["corpus"], **report}),
     }
 
 
-def _training(config: Mapping[str, Any], found: Any) -> dict[str, str]:
+def _history(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How a model was trained and how good it is, and the same of what it was initialised from."""
+    results, provenance = _mapping(record.get("results")), _mapping(record.get("provenance"))
+    now = {
+        **_training(record.get("recipe"), record.get("corpus"), results.get("training")),
+        **_origin(provenance),
+        **_scores(results),
+    }
+    before = _history(provenance["init"]) if _mapping(provenance.get("init")) else {}
+    return now | {f"init {key}": value for key, value in before.items()}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A JSON object, or an empty one in place of anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _training(recipe: Any, corpus: Any, found: Any) -> dict[str, str]:
     """Recipe, corpus and length of a training, as far as they are recorded."""
     if not isinstance(found, Mapping):
         return {}
-    counts = [f"{found[name]:,} {name}" for name in ("steps", "tokens") if name in found]
-    time = [_duration(found["elapsed_s"])] if "elapsed_s" in found else []
-    return {
-        "trained": ", ".join([f"{config['recipe']} on {config['data']['corpus']}", *counts, *time])
-    }
+    units = [unit for unit in ("step", "token") if _is_number(found.get(f"{unit}s"))]
+    counts = [pluralize(found[f"{unit}s"], unit) for unit in units]
+    time = [_duration(found["elapsed_s"])] if _is_number(found.get("elapsed_s")) else []
+    return {"trained": ", ".join([f"{recipe} on {corpus}", *counts, *time])}
 
 
 def _duration(elapsed_s: float) -> str:
@@ -149,7 +167,7 @@ def _scores(results: Mapping[str, Any]) -> dict[str, str]:
     found = {
         label: f"{entry['bits_per_byte']:.4f} bits per byte ({', '.join(_measured(entry))})"
         for label, entry in results.items()
-        if isinstance(entry, Mapping) and "bits_per_byte" in entry
+        if _is_number(_mapping(entry).get("bits_per_byte"))
     }
     if "valid" in found:
         found.pop("best_valid", None)
@@ -157,6 +175,6 @@ def _scores(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measured(entry: Mapping[str, Any]) -> list[str]:
-    size = [pluralize(entry["bytes"], "byte")] if "bytes" in entry else []
+    size = [pluralize(entry["bytes"], "byte")] if _is_number(entry.get("bytes")) else []
     weights = [f"weights {entry['weights']}"] if "weights" in entry else []
     return [*size, *([str(entry["how"])] if "how" in entry else []), *weights]

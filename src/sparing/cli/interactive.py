@@ -8,8 +8,8 @@ from itertools import chain
 
 from sparing.data.text import encode_text
 from sparing.errors import UserError
-from sparing.generate.text import TextState
-from sparing.lm import LM, GenerationOptions
+from sparing.generate.text import Continuation, TextState
+from sparing.lm import LM, GenerationOptions, generation_config
 from sparing.signals import outlive_interrupts
 from sparing.terminal import print_line, print_text
 
@@ -37,23 +37,24 @@ def converse(lm: LM, options: GenerationOptions, *, first: bytes | None = None) 
 
 def print_completion(
     lm: LM, read: TextState, options: GenerationOptions, *, stoppable: bool = False
-) -> bytes:
+) -> Continuation:
     """Print what the model writes after the text `read` as it comes, and return it.
 
     Where it is `stoppable`, Ctrl-C ends the text.
     """
-    generated, decoder = b"", codecs.getincrementaldecoder("utf-8")(errors="replace")
+    config = generation_config(**options)
+    written = Continuation(lm.model, lm.vocab, read, config, lm.hardware)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     # The first bytes may complete a character that the text before them has begun.
     decoder.decode(read.text)
     try:
-        for piece in lm.stream(b"", after=read, **options):
-            generated += piece
+        for piece in written:
             print_text(decoder.decode(piece))
     except KeyboardInterrupt:
         if not stoppable:
             raise
     print_text(decoder.decode(b"", final=True))
-    return generated
+    return written
 
 
 def _converse_with_user(lm: LM, options: GenerationOptions, given: list[bytes]) -> None:
@@ -76,10 +77,9 @@ def _take_turn(lm: LM, read: TextState, line: bytes, options: GenerationOptions)
     if line:
         read = lm.state(_line_break(lm, read) + line, after=read)
         print_text(line.decode("utf-8", errors="replace"), strong=True)
-    generated = print_completion(lm, read, options, stoppable=sys.stdin.isatty())
+    written = print_completion(lm, read, options, stoppable=sys.stdin.isatty())
     print_text("\n")
-    # Bytes, so that the model reads exactly what it has written.
-    return lm.state(generated, after=read) if generated else read
+    return written.state()
 
 
 def _reseed(options: GenerationOptions, turn: int) -> GenerationOptions:

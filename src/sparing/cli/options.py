@@ -122,7 +122,7 @@ def _for_people(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _for_people(value)
         if isinstance(value, Mapping)
-        else (str(value) if name == "seed" else value)
+        else (str(value) if name.endswith("seed") else value)
         for name, value in data.items()
         if value is not None
     }

@@ -18,6 +18,7 @@ from sparing.cli.options import (
     Settings,
     Source,
     check_conflicting_options,
+    check_dependent_options,
     given_options,
     parse_out_path,
     print_message,
@@ -46,7 +47,11 @@ Into = Annotated[
 ]
 
 
+NEEDS = {"--currency": ("--budget",), "--regime": ("--budget",)}
+
+
 def search(
+    call: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
@@ -76,13 +81,20 @@ def search(
     as_json: Json = False,
 ) -> int:
     """Train a super-net, find out which blocks it needs, and write a recipe of that network."""
+    check_dependent_options(given_options(call), NEEDS)
     path = out or default_run_path(name, resume=resume)
     if resume and (budget is not None or seed is not None):
         raise UserError("--resume keeps the search's own budget and seed; leave them out")
     run = load_recipe(name, path, resume=resume)
     more = [] if seed is None else [f"train.seed={seed}"]
     run = apply_settings(run, [*(settings or []), *more], minutes, corpus)
-    options = TrainOptions(device=device, resume=resume, source=source, progress=not quiet)
+    options = TrainOptions(
+        device=device,
+        resume=resume,
+        source=source,
+        progress=not quiet,
+        exit_on_second_interrupt=True,
+    )
     limit = None if budget is None else Budget(share=budget, currency=currency, regime=regime)
     signal, found = search_run(run, path, options, limit)
     if signal:

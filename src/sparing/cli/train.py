@@ -21,7 +21,7 @@ from sparing.errors import UserError
 from sparing.launch import current_launch
 from sparing.runs.folder import is_of_launch
 from sparing.runs.init import open_init
-from sparing.runs.start import INIT_AND_RESUME, apply_settings, default_run_path, load_start
+from sparing.runs.start import apply_settings, check_start, default_run_path, load_start
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 from sparing.training.stopping import process_age_s
@@ -71,7 +71,7 @@ def train(
     timeout: Timeout = TrainOptions().timeout_s,
 ) -> int:
     """Train a recipe. Ctrl-C stops with a checkpoint, from which --resume continues."""
-    _check_options(init, checkpoint, resume=resume, cut_journal=cut_journal)
+    check_start(init, checkpoint, resume=resume, cut_journal=cut_journal)
     launch = current_launch()
     if launch.nodes > 1 and launch.id is None:
         raise UserError("on several machines, give torchrun the same --rdzv-id NAME on each")
@@ -94,20 +94,10 @@ def train(
         restarted=restarted,
         cut_journal=cut_journal,
         init=start,
+        exit_on_second_interrupt=True,
     )
     signal = train_run(run, path, options)
     if launch.rank == 0:
         again = f"stopped; to continue: sparing train --resume --out {path}"
         print_message(again if signal else f"done: {path}")
     return 128 + signal if signal else 0
-
-
-def _check_options(
-    init: str | None, checkpoint: str | None, *, resume: bool, cut_journal: bool
-) -> None:
-    if init is not None and resume:
-        raise UserError(INIT_AND_RESUME)
-    if checkpoint is not None and init is None and not resume:
-        raise UserError("--checkpoint needs --resume or --init")
-    if cut_journal and not resume:
-        raise UserError("--cut-journal needs --resume")

@@ -92,6 +92,7 @@ def verify(
             progress=not quiet,
             head_start_s=process_age_s(),
             until=until,
+            exit_on_second_interrupt=True,
         )
         if signal := train_like(reference, run, _paced(options, reference, by)):
             print_message(

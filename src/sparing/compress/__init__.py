@@ -1,1 +1,1 @@
-"""Lossless compression: what a model predicts, spent by a range coder."""
+"""Lossless compression: a range coder driven by a model's predictions."""

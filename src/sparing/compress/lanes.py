@@ -16,12 +16,13 @@ from torch import Tensor
 
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluation.window import eval_mode, to_device
+from sparing.evaluation.window import to_device
 from sparing.models.api import (
     LanguageModel,
     Output,
     State,
     crop_rings,
+    eval_mode,
     fill_static,
     is_ring,
     narrow_rings,

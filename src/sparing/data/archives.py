@@ -34,6 +34,8 @@ ZSTD_FRAMES = (ZSTD, *(bytes((first, 0x2A, 0x4D, 0x18)) for first in range(0x50,
 """First bytes of the frames of a .zst file: the usual one, and those that are to be skipped."""
 ZSTD_STEP = 1 << 10
 """Bytes decompressed at a time, from which at most 32 MiB can come."""
+ZIP_END_BYTES = 22
+"""Size of the last record of a zip, without the comment that may end it."""
 UNSUPPORTED_ARCHIVES = {
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!\x1a\x07": "rar",
@@ -201,7 +203,20 @@ def _read_zip(path: Path, text: TextFile, how: Unpacking) -> dict[str, Text]:
             with archive.open(file) as content:
                 blocks = iter(partial(content.read, BLOCK_BYTES), b"")
                 _add_member(members, path, file.filename, scratch.write(blocks))
+        _check_zip_is_all(archive, text)
     return members
+
+
+def _check_zip_is_all(archive: zipfile.ZipFile, text: TextFile) -> None:
+    """Refuse a zip before or after which there is something else: the library skips both."""
+    first = min((file.header_offset for file in archive.infolist()), default=archive.start_dir)
+    if first:
+        raise ValueError("something else comes before it")
+    end = bytes(text[-ZIP_END_BYTES - len(archive.comment) :][:ZIP_END_BYTES])
+    if not end.startswith(b"PK\x05\x06"):
+        raise ValueError("something else follows its end")
+    if int.from_bytes(end[-2:], "little") != len(archive.comment):
+        raise EOFError("it ends too early")
 
 
 def _read_tar_or_plain(path: Path, text: TextFile) -> dict[str, Text]:
@@ -209,7 +224,19 @@ def _read_tar_or_plain(path: Path, text: TextFile) -> dict[str, Text]:
     for start, kind in UNSUPPORTED_ARCHIVES.items():
         if head.startswith(start):
             raise UserError(f"{path.name} is a {kind} archive; unpack it first")
-    return _read_tar(path, text) if head[257:262] == b"ustar" else {path.name: text}
+    return _read_tar(path, text) if _is_tar(head) else {path.name: text}
+
+
+def _is_tar(head: bytes) -> bool:
+    """Whether a file starts as tars do; the oldest kind shows it by its checksum alone."""
+    if head[257:262] == b"ustar":
+        return True
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    # No header is without a zero, and no text has one.
+    return b"\0" in head
 
 
 def _read_tar(path: Path, text: TextFile) -> dict[str, Text]:
@@ -226,7 +253,22 @@ def _read_tar(path: Path, text: TextFile) -> dict[str, Text]:
                 raise EOFError("it ends too early")
             if member.isreg():
                 _add_member(members, path, member.name, text[member.offset_data : end])
+        _check_tar_end(text[archive.offset :])
     return members
+
+
+def _check_tar_end(rest: TextFile) -> None:
+    """Refuse what follows the members unless it is two empty blocks and padding.
+
+    The library takes whatever is not a header for the end.
+    """
+    first = bytes(rest[: tarfile.BLOCKSIZE])
+    if len(first) == tarfile.BLOCKSIZE and any(first):
+        raise ValueError("one of its headers is wrong")
+    if len(rest) < 2 * tarfile.BLOCKSIZE:
+        raise EOFError("it ends too early")
+    if any(block.strip(b"\0") for block in split_blocks(rest)):
+        raise ValueError("something else follows its end")
 
 
 def _add_member(members: dict[str, Text], archive: Path, name: str, text: Text) -> None:

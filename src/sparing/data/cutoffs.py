@@ -121,9 +121,9 @@ def optimal_cutoffs(counts: Sequence[int] | Ints, config: CutoffConfig) -> Cuts:
         )
         choices.append(chosen)
     last = config.clusters
-    price = _cluster_costs(places, np.array([len(counts)]), seen, config, last)
+    cluster_cost = _cluster_costs(places, np.array([len(counts)]), seen, config, last)
     at = np.arange(last - 1, len(places))
-    path = [int(at[np.argmin(best[at] + price(at, np.zeros_like(at)))])]
+    path = [int(at[np.argmin(best[at] + cluster_cost(at, np.zeros_like(at)))])]
     for chosen in reversed(choices):
         path.append(int(chosen[path[-1]]))
     cutoffs = tuple(int(places[index]) for index in reversed(path))
@@ -167,7 +167,7 @@ def _cluster_costs(
 
 
 def _add_cluster(
-    best: Costs, price: Callable[[Ints, Ints], Costs], cluster: int
+    best: Costs, cluster_cost: Callable[[Ints, Ints], Costs], cluster: int
 ) -> tuple[Costs, Ints]:
     """Return the least cost up to each place with one more cluster, and where that cluster begins.
 
@@ -182,7 +182,7 @@ def _add_cluster(
         sizes = np.minimum(high, middle - 1) - low + 1
         starts = np.cumsum(sizes) - sizes
         begin = np.arange(sizes.sum()) + np.repeat(low - starts, sizes)
-        costs = best[begin] + price(begin, np.repeat(middle, sizes))
+        costs = best[begin] + cluster_cost(begin, np.repeat(middle, sizes))
         least[middle] = np.minimum.reduceat(costs, starts)
         hits = np.flatnonzero(costs == np.repeat(least[middle], sizes))
         at = begin[hits[np.searchsorted(hits, starts)]]

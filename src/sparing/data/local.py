@@ -5,7 +5,7 @@ import os
 import platform
 import sysconfig
 from collections.abc import Container, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sparing.data.archives import unpack
 from sparing.data.corpora import SPLITS
@@ -25,15 +25,12 @@ def read_path(path: Path, how: Unpacking | None = None) -> Text:
     """Return the text of a file (unpacked if it is an archive) or of all text files of a folder.
 
     A folder's files are joined in the order of their relative paths; hidden files and binary files
-    (those with a NUL byte) are left out. A single binary file is taken as it is. Of a file of
-    records (.jsonl, .parquet), the texts in them are read, wherever it is.
+    (those with a NUL byte) are left out, and so they are of an archive of several files. A single
+    binary file is taken as it is. Of a file of records (.jsonl, .parquet), the texts in them are
+    read, wherever it is.
     """
     how = how or Unpacking.of()
-    if path.is_dir():
-        text: Text = _read_folder(path, how)
-    else:
-        members = _without_records(unpack(path, how), path, how)
-        text = join_texts([members[name] for name in sorted(members)], path, how)
+    text = _read_folder(path, how) if path.is_dir() else _read_file(path, how)
     if not len(text):
         raise UserError(f"{path} holds no text")
     if len(text) < SMALLEST_BYTES:
@@ -51,9 +48,31 @@ def _read_folder(folder: Path, how: Unpacking) -> Text:
             if record_kind(path.name, text):
                 for each in _without_records(unpack(path, how), path, how).values():
                     scratch.write(split_blocks(each))
-            elif not any(b"\0" in block for block in split_blocks(text)):
+            elif not _is_binary(text):
                 scratch.write(split_blocks(text))
     return scratch.text()
+
+
+def _read_file(path: Path, how: Unpacking) -> Text:
+    members = unpack(path, how)
+    if len(members) > 1:
+        members = {name: text for name, text in members.items() if not _is_hidden(name)}
+    if len(members) > 1:
+        members = {
+            name: text
+            for name, text in members.items()
+            if record_kind(name, text) or not _is_binary(text)
+        }
+    texts = _without_records(members, path, how)
+    return join_texts([texts[name] for name in sorted(texts)], path, how)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(name).parts)
+
+
+def _is_binary(text: Text) -> bool:
+    return any(b"\0" in block for block in split_blocks(text))
 
 
 def _without_records(members: Mapping[str, Text], path: Path, how: Unpacking) -> dict[str, Text]:

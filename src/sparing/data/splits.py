@@ -63,10 +63,7 @@ def fetch_corpus(name: str, source: Path | None = None, how: Unpacking | None = 
     if name == STDLIB:
         return local.stdlib_folder()
     folder = _stored_folder(CORPORA[name])
-    splits = read_splits(name, source, how)
-    if source is not None and folder.exists():
-        shutil.rmtree(folder)
-    _store_splits(folder, splits)
+    _store_splits(folder, read_splits(name, source, how), replace=source is not None)
     return folder
 
 
@@ -133,11 +130,11 @@ def _stored_folder(corpus: Corpus) -> Path:
     return cache_dir() / "corpora" / corpus.name
 
 
-def _store_splits(folder: Path, splits: Mapping[str, Text]) -> None:
-    """Write the splits into `folder` unless it exists."""
-    if folder.exists():
+def _store_splits(folder: Path, splits: Mapping[str, Text], *, replace: bool = False) -> None:
+    """Write the splits into `folder`; if it exists, only to `replace` what is in it."""
+    if folder.exists() and not replace:
         return
-    with atomic_folder(folder) as scratch:
+    with atomic_folder(folder, replace=replace) as scratch:
         for split, text in splits.items():
             with add_path_to_errors(folder), open(scratch / f"{split}.txt", "wb") as file:
                 file.writelines(split_blocks(text))

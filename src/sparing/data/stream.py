@@ -173,7 +173,8 @@ class Stream:
             window_BT[lane, 0] = ids[begin - 1] if begin else self.split.start
             found = ids[begin : begin + length]
             window_BT[lane, 1 : 1 + found.size] = found
-            window_BT[lane, 1 + found.size :] = np.resize(ids, length - found.size)
+            # Not np.resize, which would copy the whole text first.
+            window_BT[lane, 1 + found.size :] = ids[np.arange(length - found.size) % ids.size]
         both_BT = torch.from_numpy(window_BT)
         # Copied even for a single lane: ignoring a target must not change the inputs.
         targets_BT = both_BT[:, 1:].clone(memory_format=torch.contiguous_format)

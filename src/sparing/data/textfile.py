@@ -1,9 +1,10 @@
-"""Text that stays on disk and is read piece by piece, and nameless files to unpack it into."""
+"""Text that stays on disk and is read piece by piece, and unnamed files to unpack it into."""
 
 import io
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +92,9 @@ class _SharedFile:
         with handle:
             self.descriptor = os.dup(handle.fileno())
         self.name = name
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+        # Unlike __del__, this needs nothing that the interpreter has taken apart at its end. There
+        # the kernel closes the file: a thread may still be reading it.
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
 
     def write(self, data: bytes) -> None:
         """Append all of `data`."""

@@ -59,6 +59,11 @@ class DataConfig:
     text_column: str = "text"
     """The column of .parquet files, and the field of .jsonl files, that holds the text."""
 
+    @property
+    def protocol(self) -> str:
+        """What figures of this text are labelled with: `bytes`, or `no-newlines`."""
+        return "bytes" if self.newlines else "no-newlines"
+
 
 class Splits(TypedDict):
     """The splits of a corpus."""

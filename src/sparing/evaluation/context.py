@@ -9,14 +9,8 @@ from sparing import units
 from sparing.data.tokens import Split
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluation.window import (
-    Window,
-    eval_mode,
-    evenly_spaced_windows,
-    read_windows,
-    to_device,
-)
-from sparing.models.api import LanguageModel, Output
+from sparing.evaluation.window import Window, evenly_spaced_windows, read_windows, to_device
+from sparing.models.api import LanguageModel, Output, eval_mode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

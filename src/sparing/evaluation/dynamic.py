@@ -142,7 +142,8 @@ def evaluate_dynamic(  # noqa: PLR0913  all but four are keyword-only
         )
     words = f"{config.rule}, lr {config.rate:g}, decay {config.decay:g}"
     how = f"dynamic: {words}, one stream, segment {config.segment}, {hardware.precision}"
-    return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
+    precision, about = hardware.precision, {"protocol": protocol, "how": how}
+    return Evaluation.of(split, loss_nats, **about, precision=precision, started_at=started_at)
 
 
 def _score_and_adapt(

@@ -15,14 +15,14 @@ from tqdm import tqdm
 from sparing import units
 from sparing.data.stream import Stream, StreamConfig, prefetch
 from sparing.data.tokens import Split
-from sparing.device import Hardware
+from sparing.device import Hardware, Precision
 from sparing.errors import UserError
-from sparing.evaluation.window import Window, eval_mode, read_windows, sliding_windows, to_device
-from sparing.models.api import LanguageModel, Output
+from sparing.evaluation.window import Window, read_windows, sliding_windows, to_device
+from sparing.models.api import LanguageModel, Output, eval_mode
 
 
 class EvaluationWorld(Protocol):
-    """Processes that share an evaluation; `train.distributed.World` is one."""
+    """Processes that share an evaluation; `training.distributed.world.World` is one."""
 
     def lanes(self, batch: int) -> range:
         """The lanes of this process."""
@@ -53,11 +53,20 @@ class Evaluation:
     """Which text was scored: `bytes`, or `no-newlines`."""
     how: str
     """What each token was predicted from."""
+    precision: Precision
+    """Of matrix products."""
     elapsed_s: float
 
     @classmethod
-    def of(
-        cls, split: Split, loss_nats: float, *, protocol: str, how: str, started_at: float
+    def of(  # noqa: PLR0913  all but two are keyword-only
+        cls,
+        split: Split,
+        loss_nats: float,
+        *,
+        protocol: str,
+        how: str,
+        precision: Precision,
+        started_at: float,
     ) -> "Evaluation":
         """The result for all of `split`, begun at `started_at` of `time.perf_counter`."""
         return cls(
@@ -67,6 +76,7 @@ class Evaluation:
             words=split.words,
             protocol=protocol,
             how=how,
+            precision=precision,
             elapsed_s=time.perf_counter() - started_at,
         )
 
@@ -94,15 +104,15 @@ class Evaluation:
         """All figures; those that are not finite become None, because JSON cannot express them."""
         per_word = self.word_perplexity
         return {
-            "bits_per_byte": _finite(self.bits_per_byte),
+            "bits_per_byte": finite_or_none(self.bits_per_byte),
             "bytes": self.size_bytes,
             "protocol": self.protocol,
             "how": self.how,
             "tokens": self.tokens,
-            "loss_nats": _finite(self.loss_nats),
-            "nats_per_token": _finite(self.nats_per_token),
-            "perplexity_per_token": _finite(self.token_perplexity),
-            **({} if per_word is None else {"perplexity_per_word": _finite(per_word)}),
+            "loss_nats": finite_or_none(self.loss_nats),
+            "nats_per_token": finite_or_none(self.nats_per_token),
+            "perplexity_per_token": finite_or_none(self.token_perplexity),
+            **({} if per_word is None else {"perplexity_per_word": finite_or_none(per_word)}),
             "elapsed_s": round(self.elapsed_s, 3),
         }
 
@@ -131,10 +141,15 @@ def evaluate_streams(  # noqa: PLR0913  all but three are keyword-only
     config = StreamConfig(batch=batch, segment=segment, pad_last=model.static_shapes)
     own = range(batch) if world is None else world.lanes(batch)
     stream = Stream(split, config, own)
-    streams = "1 carried stream" if batch == 1 else f"{batch} carried streams"
     losses = _stream_losses(model, stream, len(own), loss_fn or model.head.nats)
     evaluator = _Evaluator(model, split, hardware, world, protocol, progress)
-    return evaluator.total(losses, f"{streams}, segment {config.segment}")
+    return evaluator.total(losses, how_streams_are_read(batch, segment))
+
+
+def how_streams_are_read(batch: int, segment: int) -> str:
+    """What each token is predicted from, in words."""
+    streams = "1 carried stream" if batch == 1 else f"{batch} carried streams"
+    return f"{streams}, segment {segment}"
 
 
 def evaluate_texts(
@@ -212,8 +227,14 @@ class _Evaluator:
             if self.world is not None:
                 self.world.all_reduce(total)
             loss_nats = total.item()
-        protocol = self.protocol
-        return Evaluation.of(split, loss_nats, protocol=protocol, how=how, started_at=started_at)
+        return Evaluation.of(
+            split,
+            loss_nats,
+            protocol=self.protocol,
+            how=how,
+            precision=self.hardware.precision,
+            started_at=started_at,
+        )
 
 
 def _stream_losses(
@@ -256,5 +277,6 @@ def _bar(tokens: int, progress: bool) -> "tqdm[Any]":
     return tqdm(total=tokens, unit="tok", unit_scale=True, desc="evaluate", disable=disable)
 
 
-def _finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
+    """The value, or None where JSON has no number for it."""
     return value if math.isfinite(value) else None

@@ -10,8 +10,9 @@ from sparing import units
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.evaluation.window import eval_mode, to_device
-from sparing.models.api import LanguageModel, Output, select_lanes
+from sparing.evaluation.loss import finite_or_none
+from sparing.evaluation.window import to_device
+from sparing.models.api import LanguageModel, Output, eval_mode, select_lanes
 from sparing.units import IGNORE_INDEX
 
 
@@ -33,17 +34,18 @@ class TextScore:
         return units.bits_per_byte(self.loss_nats, self.size_bytes)
 
     def to_json(self, *, per_token: bool = False) -> dict[str, Any]:
-        """All figures; bytes that are not UTF-8 become replacement characters."""
+        """All figures, None if not finite, and replacement characters where bytes are not UTF-8."""
         data: dict[str, Any] = {
             "text": _readable(self.text),
-            "log_probability": -self.loss_nats,
-            "bits_per_byte": self.bits_per_byte,
+            "log_probability": finite_or_none(-self.loss_nats),
+            "bits_per_byte": finite_or_none(self.bits_per_byte),
             "tokens": self.tokens,
             "bytes": self.size_bytes,
         }
         if per_token:
             data["per_token"] = [
-                {"token": _readable(token), "nats": nats} for token, nats in self.per_token
+                {"token": _readable(token), "nats": finite_or_none(nats)}
+                for token, nats in self.per_token
             ]
         return data
 

@@ -1,7 +1,6 @@
 """Windows of a split that a model reads from a fresh state."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +8,7 @@ import torch
 from torch import Tensor
 
 from sparing.data.tokens import Split
-from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.models.api import LanguageModel
 from sparing.units import IGNORE_INDEX, pluralize
 
 
@@ -67,16 +64,3 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
-
-
-@contextmanager
-def eval_mode(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
-    """Switch off dropout and gradients, set the precision, and restore the mode afterwards."""
-    training = model.training
-    model.eval()
-    try:
-        # Not inference_mode: a table that the model caches in here must be usable in training.
-        with torch.no_grad(), hardware.autocast():
-            yield
-    finally:
-        model.train(training)

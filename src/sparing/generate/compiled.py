@@ -196,7 +196,7 @@ def _folder(model: LanguageModel) -> Path:
     """
     digest = hashlib.sha256()
     # Settings without a weight or a module of their own change the step too.
-    made = f"{model!r} {getattr(model, 'config', None)!r}"
+    made = f"{model!r} {model.config!r}"
     for text in (__version__, torch.__version__, _processor(), made, _sources()):
         digest.update(text.encode() + b"\n")
     for name, tensor in model.state_dict().items():

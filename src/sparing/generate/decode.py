@@ -1,7 +1,6 @@
 """Prefill of prompts and step-by-step decoding. Axes: B batch, T segment, V vocabulary."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.generate.compiled import CompiledLane, open_lane
 from sparing.generate.sampling import SamplingConfig, sample
-from sparing.models.api import LanguageModel, Output, State, concat_lanes, select_lanes
+from sparing.models.api import LanguageModel, Output, State, concat_lanes, eval_mode, select_lanes
 
 WHOLE = 128
 """Most tokens of a prompt that are read to the end; of a longer one, only the last is."""
@@ -79,7 +78,7 @@ def stream_tokens(
     The result for a prompt does not depend on the others: each starts from the token `start` and
     has its own seed.
     """
-    with eval_step(model, hardware):
+    with eval_mode(model, hardware):
         groups = _merge_groups(_read_prompts(model, prompts, start, config.chunk))
     yield from decode_groups(model, groups, config, hardware)
 
@@ -90,12 +89,12 @@ def decode_groups(
     """Yield the next id of every prompt of `groups`, `config.length` times."""
     first, count = config.sampling.seed, sum(len(group.rows) for group in groups)
     generators = [np.random.default_rng(seed) for seed in range(first, first + count)]
-    with eval_step(model, hardware):
+    with eval_mode(model, hardware):
         groups = [lane for group in groups for lane in _open_lanes(model, group)]
     for _ in range(config.length - 1):
         ids_B = _sample_groups(groups, config.sampling, generators)
         yield ids_B
-        with eval_step(model, hardware):
+        with eval_mode(model, hardware):
             groups = [_step(model, group, ids_B) for group in groups]
     yield _sample_groups(groups, config.sampling, generators)
 
@@ -166,20 +165,3 @@ def _merge_groups(groups: Sequence[Group]) -> list[Group]:
         )
         for same in by_shape.values()
     ]
-
-
-@contextmanager
-def eval_step(model: LanguageModel, hardware: Hardware) -> Iterator[None]:
-    """Switch off dropout and gradients and use the hardware's precision.
-
-    Entered for every step, so that nothing changes for the caller between two tokens.
-    """
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        with torch.no_grad(), hardware.autocast():
-            yield
-    finally:
-        if training:
-            model.train()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparing.errors import UserError
+from sparing.errors import UserError, bad_predictions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +39,9 @@ class SamplingConfig:
 
 def sample(logits_BV: Tensor, config: SamplingConfig, uniform_B: Tensor) -> Tensor:
     """Return one id per row: the first whose cumulative probability exceeds `uniform_B`."""
+    # Of NaNs, and of rows of nothing but -inf, some token would come out all the same.
+    if not logits_BV.amax(dim=-1).isfinite().all():
+        raise bad_predictions()
     if config.temperature == 0:
         return logits_BV.argmax(dim=-1)
     probability_BV = filter_probabilities(logits_BV, config)

@@ -7,23 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
-from sparing.generate.decode import (
-    GenerationConfig,
-    Group,
-    decode_groups,
-    eval_step,
-    prefill,
-    stream_tokens,
-)
-from sparing.models.api import LanguageModel, State
+from sparing.generate.decode import GenerationConfig, Group, decode_groups, prefill, stream_tokens
+from sparing.models.api import LanguageModel, State, eval_mode
 
 Finish = Literal["length", "stop"]
+BYTES = "latin-1"
+"""The encoding in which every byte is a character, so that bytes pass unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,9 +143,21 @@ def read_text(  # noqa: PLR0913  two are keyword-only
     """Read `text`, from its beginning or after what was read before."""
     check_after(after, model)
     ids = vocab.encode(text).astype(np.int64)
+    return _read_ids(model, vocab, ids, text, hardware, after, chunk)
+
+
+def _read_ids(  # noqa: PLR0913  as `read_text`
+    model: LanguageModel,
+    vocab: Vocab,
+    ids: npt.NDArray[np.int64],
+    text: bytes,
+    hardware: Hardware,
+    after: TextState | None,
+    chunk: int,
+) -> TextState:
     if after is not None and len(ids) == 0:
         return replace(after, text=after.text + text)
-    with eval_step(model, hardware):
+    with eval_mode(model, hardware):
         state = model.initial_state(1, inference=True) if after is None else after.state
         ids = np.concatenate([[vocab.start], ids]) if after is None else ids
         tokens_1T = torch.from_numpy(ids).to(model.device)[None]
@@ -158,7 +166,7 @@ def read_text(  # noqa: PLR0913  two are keyword-only
     return TextState((after.text if after else b"") + text, last, logits_1V, state, model)
 
 
-def stream_text(  # noqa: PLR0913  one is keyword-only
+def stream_text(  # noqa: PLR0913  two are keyword-only
     model: LanguageModel,
     vocab: Vocab,
     read: TextState,
@@ -166,12 +174,18 @@ def stream_text(  # noqa: PLR0913  one is keyword-only
     hardware: Hardware,
     *,
     encoding: str = "utf-8",
+    chosen: list[int] | None = None,
 ) -> Iterator[str]:
-    """Yield what follows the text `read` piece by piece, as soon as each piece is final."""
+    """Yield what follows the text `read` piece by piece, as soon as each piece is final.
+
+    The ids of the tokens are appended to `chosen`.
+    """
     opening = missing_space(read.text, read.last_token)
     transcript = Transcript(read.text, config.stop, opening=opening, encoding=encoding)
     group = Group([0], read.logits_1V, read.state)
     for step in decode_groups(model, [group], config, hardware):
+        if chosen is not None:
+            chosen.append(int(step[0]))
         if piece := transcript.push(vocab.token_bytes(int(step[0]))):
             yield piece
         if transcript.stopped:
@@ -180,19 +194,73 @@ def stream_text(  # noqa: PLR0913  one is keyword-only
         yield piece
 
 
-def complete(
+class Continuation:
+    """The bytes that a model writes after the text `read`, to be iterated over once.
+
+    `state` goes on from the tokens that were chosen: encoded again, their text may be cut into
+    others, or be no text at all.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        vocab: Vocab,
+        read: TextState,
+        config: GenerationConfig,
+        hardware: Hardware,
+    ) -> None:
+        self._model, self._vocab, self._hardware = model, vocab, hardware
+        self._read, self._config = read, config
+        self._chosen, self._text = list[int](), bytearray()
+
+    @property
+    def text(self) -> bytes:
+        """What has come out so far."""
+        return bytes(self._text)
+
+    def __iter__(self) -> Iterator[bytes]:
+        pieces = stream_text(
+            self._model,
+            self._vocab,
+            self._read,
+            for_bytes(self._config),
+            self._hardware,
+            encoding=BYTES,
+            chosen=self._chosen,
+        )
+        for piece in pieces:
+            self._text += piece.encode(BYTES)
+            yield piece.encode(BYTES)
+
+    def state(self) -> TextState:
+        """What the model carries after the text that has come out so far."""
+        text, model, vocab = self.text, self._model, self._vocab
+        count, end = 0, len(missing_space(self._read.text, self._read.last_token))
+        for id in self._chosen:
+            if (after := end + len(vocab.token_bytes(id))) > len(text):
+                break
+            count, end = count + 1, after
+        # Of the token in which a stop string begins.
+        rest = vocab.encode(text[end:])
+        ids = np.concatenate([self._chosen[:count], rest]).astype(np.int64)
+        return _read_ids(model, vocab, ids, text, self._hardware, self._read, self._config.chunk)
+
+
+def complete(  # noqa: PLR0913  one is keyword-only
     model: LanguageModel,
     vocab: Vocab,
     prompts: Sequence[bytes],
     config: GenerationConfig,
     hardware: Hardware,
+    *,
+    encoding: str = "utf-8",
 ) -> list[Completion]:
     """Continue every prompt independently of the others (prompt i uses seed + i)."""
     ids = [vocab.encode(prompt) for prompt in prompts]
     last = [vocab.token_bytes(int(own[-1])) if len(own) else b"" for own in ids]
     drafts = [
-        Draft(prompt, Transcript(prompt, config.stop, opening=missing_space(prompt, token)))
-        for prompt, token in zip(prompts, last, strict=True)
+        Draft(prompt, Transcript(prompt, config.stop, opening=opening, encoding=encoding))
+        for prompt, opening in zip(prompts, map(missing_space, prompts, last), strict=True)
     ]
     for step in stream_tokens(model, ids, config, start=vocab.start, hardware=hardware):
         for draft, token in zip(drafts, step, strict=True):
@@ -200,6 +268,11 @@ def complete(
         if all(draft.transcript.stopped for draft in drafts):
             break
     return [draft.completion() for draft in drafts]
+
+
+def for_bytes(config: GenerationConfig) -> GenerationConfig:
+    """Return options by which text is generated whose characters are bytes."""
+    return replace(config, stop=tuple(each.encode().decode(BYTES) for each in config.stop))
 
 
 def missing_space(text: bytes, last_token: bytes) -> str:

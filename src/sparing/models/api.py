@@ -1,5 +1,7 @@
 """The interface of a language model; code outside `models` depends on nothing else."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -30,6 +32,7 @@ __all__ = [
     "State",
     "concat_lanes",
     "crop_rings",
+    "eval_mode",
     "fill_static",
     "grow_rings",
     "is_ring",
@@ -83,6 +86,8 @@ class LanguageModel(nn.Module):
     """
 
     head: Head
+    config: ModelConfig | None = None
+    """Its settings, which describe its weights; none where another program computes."""
     single_process: ClassVar[bool] = False
     """Whether it must be trained by one process."""
     fixed_micro_batches: bool = False
@@ -148,6 +153,21 @@ class LanguageModel(nn.Module):
         """Return numbers worth plotting, e.g. the span of each head."""
         return {}
 
+    def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
+        """Return the weights (B, H, T, S) with which layers attend, oldest position first.
+
+        By the place of the layer; only of layers that can show them. For inference, without
+        gradients, and not with a static state.
+        """
+        return {}
+
+    def learned_windows(self) -> dict[int, list[float]]:
+        """Return how far back each head sees, in positions, where layers have learned that.
+
+        By the place of the layer, as in `attention_weights`.
+        """
+        return {}
+
     def collapse(self) -> None:
         """Remove, in place, what only training needs; the outputs stay the same."""
 
@@ -178,6 +198,13 @@ class LanguageModel(nn.Module):
         Reads nothing from the device and changes nothing: see `refresh`.
         """
         raise NotImplementedError
+
+    def memory_length(self) -> int:
+        """Positions after which every memory is full, and a step costs as much as it ever will.
+
+        Reads nothing from the device: see `refresh`.
+        """
+        return 0
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Numbers carried per lane once every memory is full: see `initial_state`, `refresh`."""
@@ -211,3 +238,30 @@ def stacked_blocks(owner: Any, name: str) -> int:
     if isinstance(owner, nn.RNNBase) and "weight" in name:
         return {"LSTM": 4, "GRU": 3}.get(owner.mode, 1)
     return int(getattr(owner, "stacked_blocks", 1))
+
+
+class Autocasting(Protocol):
+    """Hardware with a precision of its own."""
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Compute in that precision."""
+        ...
+
+
+@contextmanager
+def eval_mode(model: LanguageModel, hardware: Autocasting) -> Iterator[None]:
+    """Switch off dropout and gradients, set the precision, and restore the mode afterwards.
+
+    Cheap enough to be entered for every token: a model that is in this mode already is left alone,
+    and keeps what it has computed from its weights.
+    """
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        # Not inference_mode: a table that the model caches in here must be usable in training.
+        with torch.no_grad(), hardware.autocast():
+            yield
+    finally:
+        if training:
+            model.train()

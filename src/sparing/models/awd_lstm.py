@@ -97,6 +97,7 @@ class AWDLSTM(LanguageModel):
     """ASGD weight-dropped LSTM; the averaging is done by the optimizer."""
 
     head: SoftmaxHead | AdaptiveHead
+    config: AWDLSTMConfig
 
     def __init__(self, config: AWDLSTMConfig) -> None:
         super().__init__()

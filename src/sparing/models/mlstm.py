@@ -97,6 +97,7 @@ class MLSTM(LanguageModel):
     """One multiplicative LSTM layer between an embedding and an untied softmax."""
 
     head: SoftmaxHead
+    config: MLSTMConfig
 
     def __init__(self, config: MLSTMConfig) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ class OnnxModel(LanguageModel):
     def __init__(self, folder: Path, manifest: ExportManifest) -> None:
         super().__init__()
         self.head, self.chunk = LogitsHead(), manifest["chunk"]
-        self._carried = manifest["state"]
+        self._carried, self._memory_length = manifest["state"], longest_memory(manifest)
         self._graphs = [
             Graph(open_session(folder / file), length)
             for file, length in ((CHUNK, self.chunk), (STEP, 1))
@@ -135,6 +135,10 @@ class OnnxModel(LanguageModel):
             now = {name.replace(PREFIX, KEPT): tensor for name, tensor in now.items()}
         logits_BTV = logits[0] if len(logits) == 1 else torch.cat(logits, dim=1)
         return Output(logits_BTV, now, torch.zeros(()))
+
+    def memory_length(self) -> int:
+        """See `LanguageModel`."""
+        return self._memory_length
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """See `LanguageModel`."""

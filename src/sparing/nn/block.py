@@ -77,6 +77,14 @@ class Block(nn.Module):
         """Return numbers worth plotting."""
         return {}
 
+    def attention_weights(self, hidden_BTD: Tensor, state: State) -> Tensor | None:
+        """Return the weights (B, H, T, S) with which it attends; None if it cannot show them."""
+        return None
+
+    def learned_windows(self) -> list[float]:
+        """Return how far back each head sees, in positions, if that is learned."""
+        return []
+
     def compile_parts(self) -> None:
         """Compile, in place, what gains from it when the block is not compiled in a group."""
 
@@ -86,6 +94,10 @@ class Block(nn.Module):
         Reads nothing from the device; learned spans are those last read by `SpanRefresh`.
         """
         raise NotImplementedError
+
+    def memory_length(self) -> int:
+        """Positions after which its memory is full; reads nothing from the device."""
+        return 0
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Numbers carried per lane once every memory is full; reads nothing from the device."""

@@ -52,7 +52,7 @@ class Boom(nn.Module):
 
 def feed_forward(dim: int, ff_dim: int, *, dropout: float) -> nn.Sequential:
     """Return the Transformer's layer: widen, ReLU, narrow."""
-    return nn.Sequential(Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), Linear(ff_dim, dim))
+    return nn.Sequential(Linear(dim, ff_dim), nn.ReLU(), Dropout(dropout), Linear(ff_dim, dim))
 
 
 Activation = Literal["relu2", "gelu", "relu", "swiglu"]

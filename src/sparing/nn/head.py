@@ -67,7 +67,7 @@ def draw_uniform(tensor: Tensor, fan_in: int) -> None:
 Lanes = Literal["all", "most", "held"]
 
 
-class HeldOutRowsHead(nn.Module):
+class HeldOutLanesHead(nn.Module):
     """Wraps a head; gradients come from all lanes, from the held-out ones, or from the rest."""
 
     def __init__(self, head: Head, share: float) -> None:

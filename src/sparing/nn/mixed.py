@@ -141,6 +141,15 @@ class MixedBlock(BufferedBlock):
         for _, block in self._lettered():
             block.after_step()
 
+    def attention_weights(self, hidden_BTD: Tensor, state: State) -> Tensor | None:
+        """See `Block`; of the chosen candidate."""
+        letter, block = list(self._lettered())[self._choice or 0]
+        return block.attention_weights(hidden_BTD, select_prefix(state, letter))
+
+    def learned_windows(self) -> list[float]:
+        """See `Block`; of the favourite candidate."""
+        return self._candidate(self.favourite).learned_windows()
+
     def compile_parts(self) -> None:
         """See `Block`."""
         for _, block in self._lettered():
@@ -149,6 +158,12 @@ class MixedBlock(BufferedBlock):
     def flops_per_token(self) -> float:
         """See `Block`; of the favourite candidate."""
         return self._candidate(self.favourite).flops_per_token()
+
+    def memory_length(self) -> int:
+        """See `Block`; in training, where all candidates write their memories, the longest."""
+        if self.training:
+            return max(block.memory_length() for _, block in self._lettered())
+        return self._candidate(self.favourite).memory_length()
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """See `Block`; of the favourite candidate."""

@@ -35,7 +35,7 @@ class Rotary(nn.Module):
         if head_dim % 2:
             raise ValueError(f"head_dim {head_dim} must be even: channels are rotated in pairs")
         self.pairs, self.slowest = head_dim // 2, slowest
-        self.rotary_fraction = max(round(rotary_fraction * self.pairs), int(rotary_fraction > 0))
+        self.rotated_pairs = max(round(rotary_fraction * self.pairs), int(rotary_fraction > 0))
         self.turns = self._turns()
         angle_PF = self._angles()
         self.register_buffer("cosine_PF", angle_PF.cos().float(), persistent=False)
@@ -49,7 +49,7 @@ class Rotary(nn.Module):
 
     def _turns(self) -> list[int]:
         """The turns that each pair makes in one period."""
-        rotated = self.rotary_fraction
+        rotated = self.rotated_pairs
         ratios = (self.slowest ** (pair / max(1, rotated - 1)) for pair in range(rotated))
         turns = [max(1, round(ratio * PERIOD / (2 * math.pi))) for ratio in ratios]
         return turns + [0] * (self.pairs - rotated)

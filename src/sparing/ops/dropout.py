@@ -32,7 +32,8 @@ def word_mask(like: Tensor, rate: float) -> Tensor:
     words = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     draws = words.view(torch.int16)[: like.numel()].view(like.shape)
     mask = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
-    torch.ge(draws, round(rate * LEVELS) - LEVELS // 2, out=mask)
+    # At most the largest 16-bit number: a larger one would wrap around, and nothing be dropped.
+    torch.ge(draws, min(round(rate * LEVELS), LEVELS - 1) - LEVELS // 2, out=mask)
     return mask.mul_(1 / (1 - rate))
 
 

@@ -25,6 +25,17 @@ def single_head_attention(  # noqa: PLR0913  three are keyword-only
     order, `unseen` marks the keys that each query does not see. Scores are scaled by 1/sqrt(D).
     `dropout` acts on the attention weights.
     """
+    weights_BTS = drop(attention_weights(query_BTD, keys_BSD, seen_B, unseen_BTS), dropout)
+    return torch.bmm(weights_BTS.to(values_BSD.dtype), values_BSD)
+
+
+def attention_weights(
+    query_BTD: Tensor,
+    keys_BSD: Tensor,
+    seen_B: Tensor | None = None,
+    unseen_BTS: Tensor | None = None,
+) -> Tensor:
+    """Return the weights (B, T, S) of `single_head_attention`, before dropout."""
     scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
     if unseen_BTS is not None:
         scores_BTS = scores_BTS.masked_fill(unseen_BTS, float("-inf"))
@@ -32,14 +43,7 @@ def single_head_attention(  # noqa: PLR0913  three are keyword-only
         scores_BTS = scores_BTS.masked_fill(_future(scores_BTS), float("-inf"))
     if seen_B is not None:
         scores_BTS = scores_BTS.masked_fill(_absent(scores_BTS, seen_B), float("-inf"))
-    weights_BTS = drop(torch.softmax(scores_BTS, dim=-1), dropout)
-    return torch.bmm(weights_BTS.to(values_BSD.dtype), values_BSD)
-
-
-def attention_weights(query_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
-    """Return the attention weights (B, T, S)."""
-    scores_BTS = torch.bmm(query_BTD * query_BTD.size(-1) ** -0.5, keys_BSD.mT)
-    return torch.softmax(scores_BTS.masked_fill(_future(scores_BTS), float("-inf")), dim=-1)
+    return torch.softmax(scores_BTS, dim=-1)
 
 
 def _absent(scores_BTS: Tensor, seen_B: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Where a model's attention looks, and how far back it uses its memory.
 
-Axes: T queries, S keys, N distances back from a query, K buckets of distances.
+Axes: H heads, T queries, S keys, N distances back from a query, K buckets of distances.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,9 @@ from sparing.data.vocab import Vocab
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.evaluation.context import context_buckets
-from sparing.evaluation.window import eval_mode, to_device
-from sparing.models.api import LanguageModel, Output, State, size_bytes
+from sparing.evaluation.memory import fill_memory
+from sparing.evaluation.window import to_device
+from sparing.models.api import LanguageModel, Output, State, eval_mode
 from sparing.plot.figure import GREY, add_footer, drawable_text, label_axes, line_style, new_figure
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ QUERIES = 16
 """Queries at a time. They take space in the window from the memory, so they should be few."""
 MAX_TOKENS = 160
 """Most tokens that can be written side by side under a picture."""
+FEW = 8
+"""Heads up to which each has a tall heat map."""
 SIGNS = {"\n": "↵", "\t": "→", " ": "␣", "\r": "␍"}
 
 Array = npt.NDArray[np.float64]
@@ -36,36 +39,35 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """Attention of consecutive queries, layer by layer."""
+    """Attention of consecutive queries, by layer and head."""
 
     tokens: list[str]
     """The token each query has just read."""
     context: int
     """Tokens read before the first query."""
     weights: dict[int, Array]
-    """Weights (T, N) of each attending layer by distance back; NaN where there is no key."""
+    """Weights (H, T, N) of each attending layer by distance back; NaN where there is no key."""
 
 
 def record_attention(
     model: LanguageModel, vocab: Vocab, ids: npt.NDArray[Any], hardware: Hardware, queries: int
 ) -> Focus:
     """Read `ids` until the memory is full, then record attention of the next `queries` tokens."""
-    focus = getattr(model, "focus", None)
-    if focus is None:
-        raise UserError("this model family has no picture of its attention")
     if queries < 1 or len(ids) < 1:
         raise UserError(f"need at least one token to draw, not {min(queries, len(ids))}")
     queries = min(queries, len(ids))
     found: dict[int, list[Array]] = {}
     with eval_mode(model, hardware):
-        state, context = _fill_memory(model, ids, len(ids) - queries)
+        state = model.initial_state(1, inference=True)
+        if not model.attention_weights(next(_split(model, ids, 1)), state):
+            raise UserError("no layer of this model can show where it attends")
+        state, context = fill_memory(model, _split(model, ids[: len(ids) - queries], READ), state)
         watched = ids[context : context + queries]
         for part_BT in _split(model, watched, QUERIES):
-            for layer, weights_BTS in focus(part_BT, state).items():
-                found.setdefault(layer, []).append(weights_by_distance(_array(weights_BTS[0])))
+            for layer, weights_BHTS in model.attention_weights(part_BT, state).items():
+                by_distance = [weights_by_distance(_array(head_TS)) for head_TS in weights_BHTS[0]]
+                found.setdefault(layer, []).append(np.stack(by_distance))
             state = _after(model, part_BT, state)
-    if not found:
-        raise UserError("no layer of this model attends to a memory; there is nothing to draw")
     weights = {layer: _stack(parts) for layer, parts in found.items()}
     return Focus([printable(vocab.token_bytes(int(id))) for id in watched], context, weights)
 
@@ -114,15 +116,19 @@ def printable(token: bytes) -> str:
 
 
 def draw_focus(focus: Focus, title: str, origin: str) -> "Figure":
-    """A heat map per layer: text from left to right, distance back from bottom to top."""
-    layers = sorted(focus.weights)
-    top = max(float(np.nanmax(weights_TN)) for weights_TN in focus.weights.values())
-    figure = new_figure(14, 1.6 + 2.6 * len(layers))
-    for row, layer in enumerate(layers, start=1):
-        axes = figure.add_subplot(len(layers), 1, row)
-        _draw_weights(axes, focus.weights[layer], top)
-        axes.set_title(f"block {layer}", loc="left", fontsize=10)
-        _write_text(axes, focus.tokens, last=row == len(layers))
+    """A heat map per head: text from left to right, distance back from bottom to top."""
+    heads = [
+        (_head_name(layer, head, len(weights_HTN)), weights_TN)
+        for layer, weights_HTN in sorted(focus.weights.items())
+        for head, weights_TN in enumerate(weights_HTN)
+    ]
+    top = max(float(np.nanmax(weights_TN)) for _, weights_TN in heads)
+    figure = new_figure(14, 1.6 + (2.6 if len(heads) <= FEW else 1.6) * len(heads))
+    for row, (name, weights_TN) in enumerate(heads, start=1):
+        axes = figure.add_subplot(len(heads), 1, row)
+        _draw_weights(axes, weights_TN, top)
+        axes.set_title(name, loc="left", fontsize=10)
+        _write_text(axes, focus.tokens, last=row == len(heads))
     axes.set_xlabel(f"token read by the query, after {focus.context:,} others", fontsize=10)
     figure.suptitle(
         drawable_text(f"Attention of {title}"), x=0.01, ha="left", fontsize=12, weight="bold"
@@ -133,24 +139,20 @@ def draw_focus(focus: Focus, title: str, origin: str) -> "Figure":
 
 
 def draw_memory_use(focus: Focus, title: str, origin: str) -> "Figure":
-    """Mean attention against distance back, one line per attending layer."""
+    """Mean attention against distance back: a line per head, those of a layer in one style."""
     figure = new_figure(9.5, 5.2)
     axes = figure.add_subplot()
-    longest = max(focus.weights.values(), key=lambda weights_TN: weights_TN.shape[1])
-    for index, (layer, weights_TN) in enumerate(sorted(focus.weights.items())):
-        share_K = 100 * memory_use(weights_TN)
-        axes.plot(
-            _centres(share_K),
-            share_K,
-            **line_style(index),
-            marker="o",
-            ms=4,
-            label=f"block {layer}",
-        )
-    even_K = 100 * memory_use(uniform_weights(longest))
+    longest_TN = max((each_HTN[0] for each_HTN in focus.weights.values()), key=np.size)
+    for index, (layer, weights_HTN) in enumerate(sorted(focus.weights.items())):
+        for head, weights_TN in enumerate(weights_HTN):
+            share_K = 100 * memory_use(weights_TN)
+            name = None if head else f"block {layer}"
+            style = line_style(index) | {"marker": "o", "ms": 4}
+            axes.plot(_centres(share_K), share_K, label=name, **style)
+    even_K = 100 * memory_use(uniform_weights(longest_TN))
     axes.plot(_centres(even_K), even_K, color=GREY, linestyle=":", label="uniform attention")
     label_axes(axes, x="distance back (tokens, two buckets to a doubling)", y="mean attention (%)")
-    _number_distances(axes.xaxis, longest.shape[1])
+    _number_distances(axes.xaxis, longest_TN.shape[1])
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     axes.set_title(
@@ -161,17 +163,8 @@ def draw_memory_use(focus: Focus, title: str, origin: str) -> "Figure":
     return figure
 
 
-def _fill_memory(model: LanguageModel, ids: npt.NDArray[Any], limit: int) -> tuple[State, int]:
-    """The state once it no longer grows, and the number of tokens read."""
-    state, read = model.initial_state(1, inference=True), 0
-    while read < limit:
-        before, part = size_bytes(state), ids[read : min(read + READ, limit)]
-        for part_BT in _split(model, part, READ):
-            state = _after(model, part_BT, state)
-        read += len(part)
-        if size_bytes(state) == before:
-            break
-    return state, read
+def _head_name(layer: int, head: int, heads: int) -> str:
+    return f"block {layer}" if heads == 1 else f"block {layer}, head {head}"
 
 
 def _split(model: LanguageModel, ids: npt.NDArray[Any], length: int) -> Iterator[Tensor]:
@@ -189,10 +182,11 @@ def _array(weights_TS: Tensor) -> Array:
 
 
 def _stack(parts: Sequence[Array]) -> Array:
-    """Queries of all parts, each row as long as the longest."""
-    reach = max(part.shape[1] for part in parts)
-    wide = [np.pad(p, ((0, 0), (0, reach - p.shape[1])), constant_values=np.nan) for p in parts]
-    return np.concatenate(wide)
+    """Queries (H, T, N) of all parts, each row as long as the longest."""
+    reach = max(part.shape[2] for part in parts)
+    before = ((0, 0), (0, 0))
+    wide = [np.pad(p, (*before, (0, reach - p.shape[2])), constant_values=np.nan) for p in parts]
+    return np.concatenate(wide, axis=1)
 
 
 def _draw_weights(axes: "Axes", weights_TN: Array, top: float) -> None:

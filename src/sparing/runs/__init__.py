@@ -1,1 +1,1 @@
-"""Runs: where settings meet objects."""
+"""Runs: recipes, run folders, and training from settings to results."""

@@ -13,7 +13,7 @@ from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
 from sparing.runs.config import RunConfig
 from sparing.training.distributed.world import SegmentLoss, World
-from sparing.training.optim import build_optimizer
+from sparing.training.optim import build_optimizer, freeze_others
 from sparing.training.state import LossScale, Training, initial_state
 
 RANK_STRIDE = 1_000_003
@@ -52,6 +52,7 @@ def build_training(
     """A training before its first step. All ranks have the same weights, but other lanes."""
     seed_everything(run.train.seed)
     model = prepare_for(hardware, build_model(run, hardware.device), compiled=run.train.compiled)
+    freeze_others(model, run.optim.trainable)
     # The same weights on every rank, but not the same dropout.
     if world.rank:
         seed_everything((run.train.seed + RANK_STRIDE * world.rank) % (1 << 63))

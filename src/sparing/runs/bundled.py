@@ -15,6 +15,8 @@ from sparing.runs.folder import RunFolder, is_run, open_run
 from sparing.training import checkpoint
 from sparing.training.checkpoint import Checkpoint
 
+NAME = "enwik8_small"
+"""What it is called where other models have the name of their folder."""
 OPENING = b"""\
   <page>
     <title>Attention</title>
@@ -40,11 +42,15 @@ def bundle(folder: RunFolder, home: Path = HOME) -> None:
     """Make the best weights of a run, with matrices in bfloat16, the bundled model."""
     name, identity = folder.checkpoint(), folder.config().identity()
     stored = checkpoint.load(folder.checkpoints, name, identity, complete_identity)
+    before = stored.tensors["model"]
     weights = {
         # Spans and gains take hardly any bytes, and rounding would change a span by up to 3 %.
         key: tensor.bfloat16() if tensor.dtype == torch.float32 and tensor.ndim > 1 else tensor
-        for key, tensor in stored.tensors["model"].items()
+        for key, tensor in before.items()
     }
+    rounded = any(
+        not torch.equal(weights[key].to(before[key].dtype), before[key]) for key in before
+    )
     bundled = RunFolder(home)
     checkpoint.save(
         bundled.checkpoints, "best", Checkpoint({"model": weights}, stored.cursor), identity
@@ -53,7 +59,8 @@ def bundle(folder: RunFolder, home: Path = HOME) -> None:
     for kept in KEPT:
         if (folder.path / f"{kept}.json").exists():
             content = folder.read(kept)
-            bundled.write(kept, _mark_unrounded(content) if kept == "results" else content)
+            marked = rounded and kept == "results"
+            bundled.write(kept, _mark_unrounded(content) if marked else content)
 
 
 def _mark_unrounded(results: Mapping[str, Any]) -> dict[str, Any]:

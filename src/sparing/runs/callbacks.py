@@ -66,14 +66,13 @@ def _validate(
     if run.train.evaluate_bytes is not None:
         split = truncate_split(whole, run.train.evaluate_bytes, tokens.vocab)
     e = run.evaluate
-    protocol = "bytes" if run.data.newlines else "no-newlines"
     result = evaluate_streams(
         model,
         split,
         training.hardware,
         batch=e.batch,
         segment=e.segment,
-        protocol=protocol,
+        protocol=run.data.protocol,
         world=training.world,
     )
     return {**result.to_json(), "whole": split.size_bytes == whole.size_bytes}

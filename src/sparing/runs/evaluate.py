@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparing.data.tokens import Split, Tokens, drop_newlines, truncate_split
-from sparing.device import Hardware
+from sparing.device import Hardware, Precision
 from sparing.evaluation.cache import CacheConfig, evaluate_with_cache
-from sparing.evaluation.dynamic import DynamicConfig, evaluate_dynamic
+from sparing.evaluation.dynamic import RATES, DynamicConfig, evaluate_dynamic
 from sparing.evaluation.loss import Evaluation, evaluate_streams, evaluate_windows
 from sparing.models.api import LanguageModel
 from sparing.runs.build import build_model
@@ -26,9 +26,15 @@ class Case:
     checkpoint: str | None
     tokens: Tokens
     split: str
-    protocol: str
     size: int | None
+    drop_newlines: bool = False
+    """Whether newlines are removed from tokens that have them."""
     world: World = field(default_factory=World)
+
+    @property
+    def protocol(self) -> str:
+        """The label of the text that is scored."""
+        return "no-newlines" if self.drop_newlines else self.tokens.config.protocol
 
     def text(self) -> Split:
         """The text to score."""
@@ -42,7 +48,7 @@ class Case:
         split, vocab = self.tokens.split(name), self.tokens.vocab
         if size is not None:
             split = truncate_split(split, size, vocab)
-        return drop_newlines(split, vocab) if self.protocol == "no-newlines" else split
+        return drop_newlines(split, vocab) if self.drop_newlines else split
 
     def model(self) -> LanguageModel:
         """The trained model with the case's settings."""
@@ -74,7 +80,7 @@ class Case:
             "split": self.split,
             **found.to_json(),
             "lossless": self.tokens.vocab.lossless,
-            "precision": self.hardware.precision,
+            "precision": found.precision,
             "checkpoint": self.folder.checkpoint(self.checkpoint),
             "step": step,
         }
@@ -84,7 +90,6 @@ class Case:
 class Reading:
     """How the text is read, besides `evaluate.batch` and `evaluate.segment`."""
 
-    protocol: str
     window: int | None = None
     """Length of independent windows; None for carried streams."""
     stride: int | None = None
@@ -95,7 +100,7 @@ class Reading:
         """Score the text of a case."""
         text, hardware, e = case.text(), case.hardware, case.run.evaluate
         shown = case.world.rank == 0
-        common: dict[str, Any] = {"batch": e.batch, "protocol": self.protocol, "progress": shown}
+        common: dict[str, Any] = {"batch": e.batch, "protocol": case.protocol, "progress": shown}
         shared = {**common, "world": case.world}
         if self.window is not None:
             stride = self._stride(self.window)
@@ -112,7 +117,7 @@ class Reading:
         """The label in results.json; it names only what differs from the default."""
         if self.window is not None:
             pace = f"window {self.window} stride {self._stride(self.window)}"
-            return _joined(case.split, self.protocol, pace, *case.remarks())
+            return result_label(case.split, case.protocol, pace, *case.remarks())
         now, stored = case.run.evaluate, case.folder.config().evaluate
         words = [
             f"{name} {value}"
@@ -121,7 +126,7 @@ class Reading:
         ]
         if (c := self.cache) is not None:
             words.append(f"cache {c.window} theta {c.theta:g} lambda {c.share:g}")
-        return _joined(case.split, self.protocol, *words, *case.remarks())
+        return result_label(case.split, case.protocol, *words, *case.remarks())
 
     def _stride(self, window: int) -> int:
         return max(1, window // 2) if self.stride is None else self.stride
@@ -142,13 +147,32 @@ def evaluate_case(
         case.hardware,
         how,
         train=case.train(),
-        protocol=reading.protocol,
+        protocol=case.protocol,
         progress=True,
     )
-    pace = [] if how.segment == DynamicConfig().segment else [f"segment {how.segment}"]
-    label = _joined(case.split, reading.protocol, *pace, "dynamic", *case.remarks())
-    found[label] = case.entry(moved, step)
+    # What it was computed in need not be what was asked for.
+    used = replace(case, hardware=replace(case.hardware, precision=moved.precision))
+    label = result_label(case.split, case.protocol, *_dynamic_words(how), *used.remarks())
+    found[label] = used.entry(moved, step)
     return found, report | {"dynamic": moved.to_json()}
+
+
+def _dynamic_words(how: DynamicConfig) -> list[str]:
+    usual, words = DynamicConfig(), ["dynamic"]
+    if how.rule != usual.rule:
+        words.append(f"rule {how.rule}")
+    if how.rate != RATES[how.rule]:
+        words.append(f"lr {how.rate:g}")
+    if how.decay != usual.decay:
+        words.append(f"decay {how.decay:g}")
+    pace = [] if how.segment == usual.segment else [f"segment {how.segment}"]
+    return [*pace, " ".join(words)]
+
+
+def evaluation_precision(run: RunConfig, wanted: Precision, *, exported: bool) -> Precision:
+    """The precision that is wanted; `auto` is that of the training, and float32 for an export."""
+    usual: Precision = "float32" if exported else run.train.precision
+    return usual if wanted == "auto" else wanted
 
 
 def has_memory(run: RunConfig) -> bool:
@@ -160,5 +184,6 @@ def has_memory(run: RunConfig) -> bool:
     return sizes[0] != sizes[1]
 
 
-def _joined(split: str, protocol: str, *words: str) -> str:
+def result_label(split: str, protocol: str, *words: str) -> str:
+    """The label of a result; the words are what differs from the default."""
     return ", ".join([split, *([] if protocol == "bytes" else [protocol]), *words])

@@ -126,8 +126,12 @@ class RunFolder:
         """The step at which a checkpoint was written."""
         if self.is_export():
             return onnx_runtime.read_manifest(self.path)["step"]
-        path = swap.locate(self.checkpoints, name) or self.checkpoints / name
-        return read_document(path / checkpoint.CURSOR, checkpoint.Position)["step"]
+
+        def read() -> int:
+            path = swap.locate(self.checkpoints, name) or self.checkpoints / name
+            return read_document(path / checkpoint.CURSOR, checkpoint.Position)["step"]
+
+        return checkpoint.read_unmixed(self.checkpoints, name, read)
 
     def results(self) -> dict[str, Result]:
         """The contents of results.json; empty if there is none."""
@@ -284,9 +288,10 @@ def pick_hardware(folder: RunFolder, target: str, precision: Precision = "float3
     """Choose the device for a run's model; that of an export is the CPU, in float32."""
     if not folder.is_export():
         return device.pick(target, precision)
-    if target not in ("auto", "cpu") or precision != "float32":
+    fixed = {"--device": target in ("auto", "cpu"), "--precision": precision == "float32"}
+    if others := [option for option, fits in fixed.items() if not fits]:
         raise UserError(
             f"{folder.path} is an ONNX export, which runs in float32 on the CPU; "
-            "leave --device and --precision out"
+            f"leave {' and '.join(others)} out"
         )
     return device.pick("cpu", "float32")

@@ -1,9 +1,10 @@
 """Fine-tuning: a run that starts from the weights and the vocabulary of another one."""
 
+import fnmatch
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -19,15 +20,21 @@ from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, complete_identity, for_vocab
 from sparing.runs.folder import RunFolder
 from sparing.runs.recipes import recipe
+from sparing.runs.records import read_provenance, read_results
 from sparing.training import checkpoint, swap
 from sparing.training.capture import load_model_tensors, model_tensors
+from sparing.training.checkpoint import Checkpoint
 from sparing.training.distributed.dtensor import full_tensor
 
 BUNDLED = "bundled"
 """The name of the package's model; a folder of that name is `./bundled`."""
-TRAINING_ONLY = "mtp."
-"""Weights that only training uses: a checkpoint may lack them, and a model may do without."""
-MATTERING = ("pattern", "dim", "depth", "heads", "rows", "lengths", "tied", "cutoffs", "tokens")
+MAY_BE_DROPPED = ("mtp.*",)
+"""Weights that only training uses: they may be missing on either side."""
+MAY_BE_MISSING = (*MAY_BE_DROPPED, "*.init_states.*")
+"""Weights that need not be in the checkpoint: as drawn they do not change its predictions."""
+MATTERING = (
+    "pattern", "dim", "depth", "heads", "rows", "lengths", "tied", "cutoffs", "tokens", "states",
+)  # fmt: skip
 """Settings that decide shapes, in any group; others, such as dropout, may differ."""
 
 
@@ -44,11 +51,20 @@ class Init:
     config: RunConfig
     vocab: Vocab
     weights: Mapping[str, Tensor]
+    history: Mapping[str, Any]
+    """What the run recorded of its own training."""
 
     def record(self) -> dict[str, Any]:
         """Where the weights come from, for provenance.json."""
-        names = ("name", "checkpoint", "step", "sha256")
-        return {"run" if name == "name" else name: getattr(self, name) for name in names}
+        return {
+            "run": self.name,
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "sha256": self.sha256,
+            "recipe": self.config.recipe,
+            "corpus": self.config.data.corpus,
+            **self.history,
+        }
 
 
 def open_init(name: str, checkpoint_name: str | None = None) -> Init:
@@ -59,26 +75,36 @@ def open_init(name: str, checkpoint_name: str | None = None) -> Init:
     folder = run_or_bundled(path)
     folder.require_checkpoints()
     config, chosen = folder.config(), folder.checkpoint(checkpoint_name)
-    before = _file_sha256(folder, chosen)
-    found = checkpoint.load(folder.checkpoints, chosen, config.identity(), complete_identity)
-    if _file_sha256(folder, chosen) != before:
-        raise UserError(f"run {name} has replaced its checkpoint {chosen} just now; try again")
+
+    def read() -> tuple[Checkpoint, str]:
+        identity = config.identity()
+        found = checkpoint.load(folder.checkpoints, chosen, identity, complete_identity)
+        return found, _file_sha256(folder, chosen)
+
+    found, sha256 = checkpoint.read_unmixed(folder.checkpoints, chosen, read)
     return Init(
         name=BUNDLED if path is None else str(path.resolve()),
         checkpoint=chosen,
         step=int(found.cursor["step"]),
-        sha256=before,
+        sha256=sha256,
         config=config,
         vocab=folder.vocab(),
         weights=found.tensors["model"],
+        history=_history(folder),
     )
 
 
+def _history(folder: RunFolder) -> dict[str, Any]:
+    """Provenance and results of a run, as far as they are recorded and can be read."""
+    records: dict[str, Any] = {}
+    for name, read in (("provenance", read_provenance), ("results", read_results)):
+        with suppress(UserError):
+            records[name] = read(folder.path)
+    return {name: record for name, record in records.items() if record}
+
+
 def _file_sha256(folder: RunFolder, name: str) -> str:
-    path: Path | None = swap.locate(folder.checkpoints, name)
-    # A missing checkpoint is reported by whoever reads it.
-    if path is None or not (path / "model.safetensors").exists():
-        return ""
+    path = swap.locate(folder.checkpoints, name) or folder.checkpoints / name
     with open_regular(path / "model.safetensors") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -114,9 +140,10 @@ def adapt_to_init(run: RunConfig, init: Init) -> RunConfig:
 
 
 def _check_fit(init: Init, run: RunConfig) -> None:
-    wanted = _always_there(model_tensors(build_model(run, "meta")))
-    given = _always_there(init.weights)
-    for name in sorted(wanted.keys() | given.keys()):
+    wanted, given = model_tensors(build_model(run, "meta")), init.weights
+    optional = {name for name in wanted.keys() - given.keys() if _matches(name, MAY_BE_MISSING)}
+    optional |= {name for name in wanted.keys() | given.keys() if _matches(name, MAY_BE_DROPPED)}
+    for name in sorted((wanted.keys() | given.keys()) - optional):
         there, here = (_shape(each.get(name)) for each in (given, wanted))
         if there != here:
             changed = [each for each in differences(init.config, run) if _matters(each)]
@@ -124,8 +151,8 @@ def _check_fit(init: Init, run: RunConfig) -> None:
             raise UserError(f"the weights of run {init.name} do not fit this model ({why})")
 
 
-def _always_there(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: each for name, each in tensors.items() if not name.startswith(TRAINING_ONLY)}
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _shape(tensor: Tensor | None) -> str:
@@ -141,7 +168,7 @@ def _matters(difference: str) -> bool:
 def load_init(model: LanguageModel, init: Init) -> list[str]:
     """Load the weights of `init`; return the names of those it lacks, which stay as drawn."""
     own = model_tensors(model)
-    lacking = [name for name in own if name.startswith(TRAINING_ONLY) and not _has(init, own, name)]
+    lacking = [name for name in own if _matches(name, MAY_BE_MISSING) and not _has(init, own, name)]
     # Every process calls this, as a shard alone could not be loaded again.
     kept = {name: full_tensor(own[name]).detach().clone() for name in lacking}
     given = {name: each for name, each in init.weights.items() if name in own}

@@ -6,8 +6,10 @@ from typing import Any
 
 from sparing.documents import Count, read_document
 from sparing.errors import UserError, unknown_name
+from sparing.evaluation.loss import how_streams_are_read
 from sparing.files import write_json
 from sparing.runs.config import RunConfig, from_json, to_json
+from sparing.runs.evaluate import result_label
 from sparing.runs.folder import RunFolder
 from sparing.runs.records import read_provenance, read_texts
 from sparing.training import journal
@@ -144,12 +146,12 @@ def read_curve(folder: RunFolder) -> Curve:
 
 def read_figures(folder: RunFolder) -> dict[str, float]:
     """The figures of whole splits that were read as the run's settings say."""
-    evaluate, results = folder.config().evaluate, folder.results()
-    how = f"{evaluate.batch} carried streams, segment {evaluate.segment}"
+    config, results = folder.config(), folder.results()
+    how = how_streams_are_read(config.evaluate.batch, config.evaluate.segment)
     return {
         split: float(bits)
         for split in SPLITS
-        if (entry := results.get(split)) is not None
+        if (entry := results.get(result_label(split, config.data.protocol))) is not None
         and entry.get("how") == how
         and (bits := entry.get("bits_per_byte"))
     }

@@ -11,8 +11,6 @@ from sparing.runs.folder import open_run
 from sparing.runs.init import Init, tuning_recipe
 from sparing.runs.recipes import recipe
 
-INIT_AND_RESUME = "--init starts a new run and --resume continues one; leave one of them out"
-
 
 def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) -> RunConfig:
     """Load a recipe by name or from a JSON file, or the config of the run to resume in `path`."""
@@ -24,6 +22,18 @@ def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) ->
     if name and name != run.recipe:
         raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
     return run
+
+
+def check_start(
+    init: str | None, checkpoint: str | None, *, resume: bool, cut_journal: bool
+) -> None:
+    """Refuse options of a start that contradict each other, or would have no effect."""
+    if init is not None and resume:
+        raise UserError("--init starts a new run and --resume continues one; leave one of them out")
+    if checkpoint is not None and init is None and not resume:
+        raise UserError("--checkpoint needs --resume or --init")
+    if cut_journal and not resume:
+        raise UserError("--cut-journal needs --resume")
 
 
 def load_start(

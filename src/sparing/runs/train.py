@@ -69,12 +69,17 @@ class TrainOptions:
     """What a budget in minutes is counted by, in place of the clock."""
     until: float = 1.0
     """Share of the budget after which to stop; schedules are of the whole."""
+    exit_on_second_interrupt: bool = False
+    """Whether a second Ctrl-C ends the process at once, only for the command line, instead of
+    raising KeyboardInterrupt."""
 
 
 def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     """Train a run in folder `path`; return 0, or the number of the signal that ended it early."""
     if options.init is not None:
         run = adapt_to_init(run, options.init)
+    elif run.optim.trainable and not options.resume:
+        raise UserError("optim.trainable freezes weights that were never trained; add --init RUN")
     check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if not options.resume:
@@ -98,6 +103,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
             run, tokens.split("train"), hardware, world, head_start_s=options.head_start_s
         )
         training.pace, training.until = options.pace, options.until
+        training.exit_on_second_interrupt = options.exit_on_second_interrupt
         if options.init is not None:
             load_init(training.model, options.init)
         training.head_start_s += time.perf_counter() - began_s
@@ -110,6 +116,8 @@ def check_trainable(run: RunConfig) -> None:
         raise UserError(
             f"a {run.family} is trained by one process; run its seeds in parallel instead"
         )
+    if run.optim.trainable and FAMILIES[run.family].model.single_process:
+        raise UserError("a search chooses what to train in each step; leave optim.trainable out")
     model = build_model(run, "meta")
     _check_memory(model)
     if model.fixed_micro_batches and run.train.batch < 2 * run.train.micro_batches:

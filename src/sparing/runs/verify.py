@@ -70,7 +70,6 @@ def train_like(reference: Reference, path: Path, options: TrainOptions) -> int:
     stored = folder.config()
     tokens = prepare_for_run(folder, stored.data, options.source, progress=options.progress)
     hardware = device.pick(options.device, stored.train.precision)
-    protocol = "bytes" if stored.data.newlines else "no-newlines"
     for split in reference.figures:
         case = Case(
             folder=folder,
@@ -79,10 +78,9 @@ def train_like(reference: Reference, path: Path, options: TrainOptions) -> int:
             checkpoint=folder.checkpoint(),
             tokens=tokens,
             split=split,
-            protocol="bytes",
             size=None,
         )
-        found, _ = evaluate_case(case, Reading(protocol=protocol), None)
+        found, _ = evaluate_case(case, Reading(), None)
         folder.note_results(found)
     return 0
 

@@ -34,7 +34,7 @@ from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.layout import Layout, format_number
 from sparing.runs.provenance import provenance
 from sparing.runs.train import TrainOptions
-from sparing.search.cost import REGIMES, Prices, as_stack, prices, timed_patterns
+from sparing.search.cost import REGIMES, BlockCosts, as_stack, block_costs, timed_patterns
 from sparing.search.derive import derive, searched, stack_run
 
 RANDOM = "random, equal cost"
@@ -102,7 +102,7 @@ def board(
     _refuse_unfit(run, options.train)
     hardware = device.pick(options.train.device, run.train.precision)
     # Measured for this run's shapes, which may differ from those of the search.
-    costs = prices(run, _letters(folders), hardware, "time")
+    costs = block_costs(run, _letters(folders), hardware, "time")
     networks = list_networks(folders, costs.blocks, options.random_networks)
     variants = [Variant(each.name, as_stack(run, each.pattern)) for each in networks]
     shared = ExperimentOptions(
@@ -212,7 +212,7 @@ def _rules(c: SupernetConfig) -> list[Network]:
 def _facts(
     run: RunConfig[StackConfig],
     networks: Sequence[Network],
-    costs: Prices,
+    costs: BlockCosts,
     hardware: Hardware,
     *,
     baseline: str,

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -22,7 +23,7 @@ from sparing.data.textfile import cache_dir
 from sparing.device import Hardware
 from sparing.documents import read_document
 from sparing.errors import UserError
-from sparing.models.api import size_bytes
+from sparing.evaluation.memory import fill_memory
 from sparing.models.cost import cost
 from sparing.models.stack.config import StackConfig
 from sparing.models.stack.model import Stack
@@ -33,14 +34,14 @@ from sparing.runs.config import RunConfig
 Regime = Literal["train", "prefill", "decode"]
 Currency = Literal["time", "parameters", "flops"]
 REGIMES: tuple[Regime, ...] = ("train", "prefill", "decode")
-FORMAT = 1
+FORMAT = 2
+"""In format 1, `prefill` and `decode` were timed before the memory of attention with learned spans
+was full."""
 RICH, RANDOM = 2, 4
 """Stacks for each candidate in which it has half the slots, and entirely random stacks. A stack of
 one kind alone would cost less: the optimizer works shape by shape."""
 TURNS = 6
 LAPS = 3
-PATIENCE = 64
-"""Segments after which a memory that still grows counts as full."""
 
 
 class Times(TypedDict):
@@ -67,8 +68,8 @@ class CostTable(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prices:
-    """Costs of the candidates, in one currency."""
+class BlockCosts:
+    """What every candidate adds to a network, in one currency."""
 
     unit: str
     fixed: float
@@ -86,28 +87,28 @@ def as_stack(run: RunConfig[StackConfig], pattern: str) -> RunConfig[StackConfig
     return replace(run, family="stack", model=replace(run.model.plain_stack(), pattern=pattern))
 
 
-def prices(
+def block_costs(
     run: RunConfig[StackConfig],
     letters: str,
     hardware: Hardware,
     currency: Currency,
     regime: Regime = "train",
-) -> Prices:
+) -> BlockCosts:
     """What each letter costs in a network with this run's settings."""
     if currency == "time":
         table = cost_table(run, letters, hardware)
         found = table["regimes"][regime]
-        return Prices(unit=f"ms, {regime}", fixed=found["fixed_ms"], blocks=found["blocks_ms"])
+        return BlockCosts(unit=f"ms, {regime}", fixed=found["fixed_ms"], blocks=found["blocks_ms"])
     stack = run.model.plain_stack()
     with torch.device("meta"):
         blocks = {letter: stack.build_block(letter) for letter in letters}
         bare = Stack(replace(stack, pattern=IDENTITY))
     if currency == "flops":
         each = {letter: block.flops_per_token() for letter, block in blocks.items()}
-        return Prices(unit="FLOPs per token", fixed=bare.flops_per_token(), blocks=each)
+        return BlockCosts(unit="FLOPs per token", fixed=bare.flops_per_token(), blocks=each)
     each = {x: float(sum(p.numel() for p in block.parameters())) for x, block in blocks.items()}
     fixed = float(cost(bare).parameters_training)
-    return Prices(unit="parameters", fixed=fixed, blocks=each)
+    return BlockCosts(unit="parameters", fixed=fixed, blocks=each)
 
 
 def cost_table(run: RunConfig[StackConfig], letters: str, hardware: Hardware) -> CostTable:
@@ -129,9 +130,10 @@ def _stored_table(path: Path, about: Mapping[str, Any]) -> CostTable | None:
         found = read_document(path, CostTable)
     except UserError:
         return None
-    priced = [found["regimes"][regime]["blocks_ms"].keys() for regime in REGIMES]
-    whole = all(letters >= {*about["letters"]} for letters in priced)
-    return found if whole and found["about"] == about else None
+    tables = [found["regimes"][regime]["blocks_ms"].keys() for regime in REGIMES]
+    whole = all(letters >= {*about["letters"]} for letters in tables)
+    current = found["format"] == FORMAT and found["about"] == about
+    return found if whole and current else None
 
 
 def timed_patterns(
@@ -161,7 +163,7 @@ def additivity(
     fixed, each = fit_costs(
         {pattern: times[pattern] for pattern in known}, sorted({*letters} - {IDENTITY})
     )
-    table = Prices(unit="ms, train", fixed=fixed, blocks={**each, IDENTITY: 0.0})
+    table = BlockCosts(unit="ms, train", fixed=fixed, blocks={**each, IDENTITY: 0.0})
     rows = [
         {"pattern": pattern, "measured_ms": times[pattern], "predicted_ms": table.of(pattern)}
         for pattern in fresh
@@ -245,13 +247,9 @@ class _Reader:
         batch, length = (1, 1) if one_token else (run.evaluate.batch, run.evaluate.segment)
         shape, size = (batch, run.evaluate.segment), run.model.vocab_size
         tokens_BT = torch.randint(size, shape, device=hardware.device)
-        with torch.no_grad():
-            self.state = self.model.initial_state(batch, inference=True)
-        for _ in range(PATIENCE):
-            before = size_bytes(self.state)
-            self.state = self._read(tokens_BT)
-            if size_bytes(self.state) == before:
-                break
+        with torch.no_grad(), hardware.autocast():
+            empty = self.model.initial_state(batch, inference=True)
+            self.state, _ = fill_memory(self.model, repeat(tokens_BT), empty)
         self.tokens_BT = tokens_BT[:, :length]
         self()
 

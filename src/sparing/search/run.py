@@ -28,7 +28,7 @@ from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.layout import format_number
 from sparing.runs.train import TrainOptions, check_trainable, train
-from sparing.search.cost import Currency, Prices, Regime, additivity, cost_table, prices
+from sparing.search.cost import BlockCosts, Currency, Regime, additivity, block_costs, cost_table
 from sparing.search.derive import (
     derive,
     explain_pattern,
@@ -117,14 +117,14 @@ def add_budget(
 ) -> RunConfig[SupernetConfig]:
     """The same search with a budget and the costs of its blocks."""
     c = run.model
-    found = prices(run, c.all_letters, hardware, budget.currency, budget.regime)
+    found = block_costs(run, c.all_letters, hardware, budget.currency, budget.regime)
     costs = tuple(round(found.blocks[letter], 6) for letter in c.search.candidates)
     fixed = round(found.fixed, 6)
     try:
         search = replace(c.search, costs=costs, fixed_cost=fixed, budget=budget.share)
         return replace(run, model=replace(c, search=search))
     except ValueError as problem:
-        raise UserError(f"{problem}; {_price_list(found)}") from None
+        raise UserError(f"{problem}; {_cost_list(found)}") from None
 
 
 def search(
@@ -203,6 +203,6 @@ def draw(folder: RunFolder, path: Path | None = None, *, svg: bool = False) -> l
     return [*written, save_animation(history, target.with_suffix(".gif"))]
 
 
-def _price_list(found: Prices) -> str:
+def _cost_list(found: BlockCosts) -> str:
     each = ", ".join(f"{letter} {cost:.4g}" for letter, cost in found.blocks.items())
     return f"{found.unit}: {found.fixed:.4g} before any block, {each}"

@@ -37,12 +37,13 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "The request is invalid; nothing was done.",
         401: "The token is missing or wrong.",
+        403: "The server has no token, and a page of another site sent the request.",
         404: "There is no such model.",
         408: "The request did not arrive in time.",
         413: "The body is too long.",
         429: "The queue is full; try again after `Retry-After` seconds.",
         500: "Internal server error.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or the model does not work.",
         504: "The answer was not finished in time.",
     }.items()
 }
@@ -89,8 +90,9 @@ def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
     @app.get("/ready", responses={200: {"model": schema.State}, **stopped})
     async def ready() -> Response:
         """Whether the server accepts requests; if not, send them elsewhere."""
-        status = ("ready", 200) if service.open else ("stopping", 503)
-        return JSONResponse({"status": status[0]}, status[1])
+        if service.open:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "failed" if service.failed else "stopping"}, 503)
 
     @app.get("/metrics", response_class=Response, responses={401: PROBLEMS[401]})
     async def prometheus() -> Response:

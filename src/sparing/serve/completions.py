@@ -199,4 +199,5 @@ def token_name(token: bytes) -> str:
 
 
 def _sent(data: Any) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    # All but ASCII is escaped: some clients end a line at any line separator of Unicode.
+    return f"data: {json.dumps(data)}\n\n"

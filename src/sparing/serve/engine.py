@@ -9,31 +9,32 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from sparing.errors import UserError
-from sparing.generate.decode import eval_step
-from sparing.generate.sampling import SamplingConfig, sample
 from sparing.lm import LM
+from sparing.models.api import eval_mode
+from sparing.serve.choice import alike, choose
 from sparing.serve.job import Counts, Job
 from sparing.serve.lanes import AttentionReader, Lanes
 from sparing.serve.limits import Limits
 from sparing.serve.prefixes import Prefix, PrefixCache
-from sparing.serve.requests import Deliver, Failed, Request
+from sparing.serve.requests import (
+    BrokenError,
+    ClosedError,
+    Deliver,
+    Failed,
+    FullQueueError,
+    Request,
+)
 from sparing.serve.tasks import GenerateTask, task_for
 
-
-class FullQueueError(Exception):
-    """No place is left in the queue; later there will be one."""
-
-
-class ClosedError(Exception):
-    """The engine takes no more requests."""
+RETRY_S = 5.0
+"""How often an engine that does not work tries to work again."""
+BROKEN = "the model does not work; see the server's log"
 
 
 class Engine:
@@ -44,8 +45,8 @@ class Engine:
         self._clock = clock
         self._changed = threading.Condition()
         self._waiting = deque[Job]()
-        self._open, self._running = True, True
-        with eval_step(lm.model, lm.hardware):
+        self._open, self._running, self._works = True, True, True
+        with eval_mode(lm.model, lm.hardware):
             self._lanes = Lanes(lm, limits.lanes, limits.chunk)
             self._attention = AttentionReader(lm)
         self._jobs: list[Job | None] = [None] * limits.lanes
@@ -55,8 +56,8 @@ class Engine:
 
     @property
     def failed(self) -> bool:
-        """Whether the thread has ended without being asked to."""
-        return self._open and not self._thread.is_alive()
+        """Whether it does not work, although nobody has closed it."""
+        return self._open and not self._works
 
     @property
     def open(self) -> bool:
@@ -68,8 +69,10 @@ class Engine:
         now = self._clock()
         jobs = [Job(request, each, now) for request, each in zip(requests, deliver, strict=True)]
         with self._changed:
-            if not self.open:
+            if not self._open:
                 raise ClosedError("the server is shutting down")
+            if not self._works:
+                raise BrokenError(BROKEN)
             free = sum(job is None for job in self._jobs) + self.limits.queue
             if len(self._waiting) + len(jobs) > free:
                 raise FullQueueError(f"{len(self._waiting)} texts are waiting; try again later")
@@ -101,11 +104,44 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._wait():
-                with eval_step(self.lm.model, self.lm.hardware):
-                    self._turn()
+                with eval_mode(self.lm.model, self.lm.hardware):
+                    if not (self._works and self._succeeds(self._turn)):
+                        self._recover()
         finally:
-            for job in self._all():
-                job.send(Failed("error", "the server has stopped"))
+            self._refuse_all("the server has stopped")
+
+    def _succeeds(self, work: Callable[[], None]) -> bool:
+        """Whether nothing goes wrong; when this returns, nothing holds what the work has held."""
+        try:
+            work()
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            return False
+        return True
+
+    def _recover(self) -> None:
+        """Begin anew: the lanes may hold anything now, and there may be no memory for others."""
+        for job in self._jobs:
+            if job is not None:
+                self._fail(job)
+                job.release()
+        self._jobs = [None] * self.limits.lanes
+        self._cache.clear()
+        self.counts.lanes_busy = self.counts.cache_bytes = 0
+        self._attention = AttentionReader(self.lm)
+        self._works = self._succeeds(self._lanes.reset)
+        if not self._works:
+            self._refuse_all(BROKEN)
+
+    def _refuse_all(self, message: str) -> None:
+        """Take no requests, and none of those that are there."""
+        with self._changed:
+            self._works = False
+            refused = self._all()
+            self._waiting.clear()
+            self.counts.queued = 0
+        for job in refused:
+            job.send(Failed("unavailable", message))
 
     def _all(self) -> list[Job]:
         with self._changed:
@@ -115,7 +151,8 @@ class Engine:
         """Wait for work; False when the thread is to end."""
         with self._changed:
             while self._running and self._open and not (self._waiting or any(self._jobs)):
-                self._changed.wait()
+                if not self._changed.wait(None if self._works else RETRY_S):
+                    return True
             return self._running and bool(self._waiting or any(self._jobs))
 
     def _turn(self) -> None:
@@ -141,6 +178,7 @@ class Engine:
             if holder is not None and holder.over:
                 self._jobs[lane] = None
                 self._lanes.leave(lane)
+                holder.release()
 
     def _admit(self) -> None:
         """Give free lanes to the requests that have waited longest."""
@@ -221,7 +259,10 @@ class Engine:
 
     def _write(self) -> None:
         """Choose the next token of every lane that writes, and read those tokens together."""
-        began, chosen = time.perf_counter(), self._choose()
+        began, chosen = time.perf_counter(), dict[int, int]()
+        for group in alike(self._jobs):
+            with self._guarded(*group.values()):
+                chosen |= choose(group)
         for lane, id in chosen.items():
             job = self._jobs[lane]
             assert job is not None
@@ -235,52 +276,25 @@ class Engine:
             lane: job for lane, job in enumerate(self._jobs) if job is not None and job.writing
         }
         if writing:
-            self._step(writing, {lane: chosen[lane] for lane in writing})
+            logits_BV = self._lanes.step({lane: chosen[lane] for lane in writing})
+            self.counts.steps += 1
+            for lane, job in writing.items():
+                job.last_V = logits_BV[lane]
             self.counts.step_s += time.perf_counter() - began
 
-    def _step(self, writing: Mapping[int, Job], ids: dict[int, int]) -> None:
-        try:
-            logits_BV = self._lanes.step(ids)
-        except Exception:
-            # The lanes may hold anything now.
-            for job in self._jobs:
-                if job is not None:
-                    self._fail(job)
-            self._lanes = Lanes(self.lm, self.limits.lanes, self.limits.chunk)
-            return
-        self.counts.steps += 1
-        for lane, job in writing.items():
-            job.last_V = logits_BV[lane]
-
-    def _choose(self) -> dict[int, int]:
-        """Return the next id of every lane that writes; lanes of like settings are one batch."""
-        alike = dict[SamplingConfig, list[tuple[int, Tensor, float]]]()
-        for lane, job in enumerate(self._jobs):
-            if job is None or not job.writing or job.last_V is None:
-                continue
-            assert isinstance(job.task, GenerateTask)
-            config = replace(job.task.request.sampling, seed=0)
-            alike.setdefault(config, []).append((lane, job.last_V, job.task.draw()))
-        chosen = dict[int, int]()
-        for config, each in alike.items():
-            lanes, rows, draws = zip(*each, strict=True)
-            logits_BV = torch.stack(rows)
-            uniform_B = torch.tensor(draws, dtype=torch.float64, device=logits_BV.device)
-            ids = sample(logits_BV, config, uniform_B).tolist()
-            chosen |= dict(zip(lanes, ids, strict=True))
-        return chosen
-
     @contextmanager
-    def _guarded(self, job: Job) -> Iterator[None]:
-        """What goes wrong with one request is reported, and ends that request alone."""
+    def _guarded(self, *jobs: Job) -> Iterator[None]:
+        """What goes wrong with some requests is reported, and ends these alone."""
         try:
             yield
         except UserError as problem:
-            job.send(Failed("refused", str(problem)))
+            for job in jobs:
+                job.send(Failed("refused", str(problem)))
         except Exception:
-            self._fail(job)
+            traceback.print_exc(file=sys.stderr)
+            for job in jobs:
+                self._fail(job)
 
     def _fail(self, job: Job) -> None:
-        self.counts.failures += 1
-        traceback.print_exc(file=sys.stderr)
+        self.counts.failures += not job.over
         job.send(Failed("error", "internal server error; see the server's log"))

@@ -1,4 +1,4 @@
-"""What every request passes before it reaches an endpoint: host, token, size and time.
+"""What every request passes before it reaches an endpoint: host, origin, token, size, time.
 
 Plain ASGI, so that answers stream through it.
 """
@@ -7,7 +7,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 
@@ -26,6 +26,8 @@ OPEN_FOLDER = "/page/"
 """These need no token: the page asks for it, and machines ask for the rest."""
 KNOWN_PATHS = ("/v1/completions", "/v1/models", "/score", "/attention", "/metrics", *OPEN_PATHS)
 EVENTS = b"text/event-stream"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""These cost and change nothing, and browsers show their answers to the server's own page only."""
 GRACE_S = 10.0
 """Time to take the end of an answer, beyond the time limit of the answer itself."""
 POLICY = "; ".join(
@@ -70,7 +72,7 @@ class Guard:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         try:
-            self._check(scope["path"], headers)
+            self._check(scope["method"], scope["path"], headers)
             async with asyncio.timeout(self._limits.time_s + GRACE_S):
                 await self._app(scope, exchange.receive, exchange.send)
         except ApiError as problem:
@@ -86,10 +88,12 @@ class Guard:
             path = scope["path"] if scope["path"] in KNOWN_PATHS else "other"
             self._metrics.note(path, *exchange.figures())
 
-    def _check(self, path: str, headers: MutableMapping[str, str]) -> None:
+    def _check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         if self._token is None:
             # Otherwise a page elsewhere could reach this server by a name that leads here.
             _check_host(headers.get("host", ""))
+            if method not in SAFE_METHODS:
+                _check_origin(headers)
         elif not (path in OPEN_PATHS or path.startswith(OPEN_FOLDER)):
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(
@@ -109,6 +113,21 @@ def _check_host(host: str) -> None:
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     if name and not is_loopback(name):
         raise ApiError(421, "this server accepts requests to localhost only", code="wrong_host")
+
+
+def _check_origin(headers: Mapping[str, str]) -> None:
+    """Refuse what a browser sends for a page of another site; other programs name no page."""
+    site, host = headers.get("sec-fetch-site"), headers.get("host", "")
+    if site is None:
+        # From an old browser. The host's port counts, not the server's: there may be a tunnel.
+        origin = headers.get("origin")
+        own = origin is None or origin.partition("://")[2].lower() == host.lower()
+    else:
+        own = site in ("same-origin", "none")
+    if not own:
+        raise ApiError(
+            403, "without a token, this server answers no pages of other sites", code="wrong_origin"
+        )
 
 
 def too_large(limit: int) -> ApiError:

@@ -63,6 +63,10 @@ class Job:
         left = self.task.left if self.task is not None else 0
         return left + PATIENCE * self.arrived_s
 
+    def release(self) -> None:
+        """Let go of the model's tensors: whoever waits for the answer may hold on to the job."""
+        self.task = self.last_V = None
+
     def send(self, event: Event) -> None:
         """Deliver an event; after the last one, the job is over."""
         if self.over:

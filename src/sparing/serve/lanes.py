@@ -40,17 +40,23 @@ class Lanes:
     def __init__(self, lm: LM, count: int, chunk: int) -> None:
         self.lm, self.count, self.chunk = lm, count, chunk
         self._model = lm.model
-        state = self._model.static_state(count, chunk=chunk)
+        self.reset()
+        self._slots = max((ring.size(-2) for ring in self._rings.values()), default=0)
+        self._narrow = self._slots > BLOCK and _is_narrowable(self._model, chunk)
+
+    def reset(self) -> None:
+        """Be as when new, whatever the lanes hold, in no more memory than that of new ones."""
+        self._rings = self._rest = self._empty = State()
+        self._reading = dict[int, State]()
+        self.lm.hardware.empty_cache()
+        state = self._model.static_state(self.count, chunk=self.chunk)
         self._counts = sorted(name for name in state if name.rpartition(".")[2] == "seen")
         # Rings are shared by all; the rest of a lane that reads is kept apart until it writes.
         self._rings, self._rest = split_rings(state)
         self._empty = {name: tensor[:1].clone() for name, tensor in self._rest.items()}
-        self._reading = dict[int, State]()
-        self._read = [0] * count
-        self._used = [1] * count
-        """Slots that earlier texts have written to; steps write to the first of an empty lane."""
-        self._slots = max((ring.size(-2) for ring in self._rings.values()), default=0)
-        self._narrow = self._slots > BLOCK and _is_narrowable(self._model, chunk)
+        self._read = [0] * self.count
+        self._used = [0] * self.count
+        """First slots of each lane that may hold something."""
 
     def begin(self, lane: int) -> None:
         """Be as before the first token."""
@@ -63,6 +69,8 @@ class Lanes:
         rings = {name: ring[lane : lane + 1] for name, ring in self._rings.items()}
         state = self._state(rings, self._reading[lane], [self._read[lane]], len(ids))
         tokens_1T = torch.from_numpy(ids).to(self._model.device)[None]
+        # Before the model writes: it may fail when a part is written.
+        self._used[lane] = max(self._used[lane], self._read[lane] + len(ids))
         out: Output = self._model(tokens_1T, state)
         self._reading[lane] = split_rings(out.state)[1]
         self._read[lane] += len(ids)
@@ -77,11 +85,14 @@ class Lanes:
     def step(self, ids: dict[int, int]) -> Tensor:
         """Read one more token in some lanes; return logits (B, V), of use for these lanes only.
 
-        The others are computed as well, from nothing; what that writes is written over later.
+        The others are computed as well; what that writes is written over or cleared later.
         """
         ids_B = np.full(self.count, self.lm.vocab.start, dtype=np.int64)
         ids_B[list(ids)] = list(ids.values())
         state = self._state(self._rings, self._rest, self._read, 1)
+        self._used = [
+            max(used, read + 1) for used, read in zip(self._used, self._read, strict=True)
+        ]
         out: Output = self._model(torch.from_numpy(ids_B).to(self._model.device)[:, None], state)
         self._rest = split_rings(out.state)[1]
         for lane in ids:
@@ -91,7 +102,6 @@ class Lanes:
     def leave(self, lane: int) -> None:
         """The text is over."""
         self._reading.pop(lane, None)
-        self._used[lane] = max(self._used[lane], self._read[lane])
         self._read[lane] = 0
 
     def keep(self, lane: int) -> LaneState:
@@ -108,7 +118,7 @@ class Lanes:
         """Be as when it was kept."""
         self._clear(lane)
         rings, self._reading[lane] = split_rings(kept.state)
-        self._read[lane] = kept.read
+        self._read[lane] = self._used[lane] = kept.read
         for name, ring in rings.items():
             self._rings[name][lane, ..., : ring.size(-2), :] = ring[0]
 
@@ -116,7 +126,7 @@ class Lanes:
         """Fill with zeros what earlier texts have left: some models attend to empty slots."""
         for ring in self._rings.values():
             ring[lane, ..., : self._used[lane], :].zero_()
-        self._used[lane] = 1
+        self._used[lane] = 0
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Return logits in at least float32."""
@@ -136,11 +146,17 @@ class Lanes:
 
 def _is_narrowable(model: LanguageModel, chunk: int) -> bool:
     """Whether slots that no lane has reached may be left out: some models attend to them."""
-    tokens_1T = torch.zeros(1, min(3, chunk), dtype=torch.int64, device=model.device)
-    whole: Output = model(tokens_1T, model.static_state(1, chunk=chunk))
-    state = model.static_state(1, chunk=chunk)
-    part: Output = model(tokens_1T, state | narrow_rings(split_rings(state)[0], BLOCK))
-    return torch.allclose(whole.hidden_BTD, part.hidden_BTD, rtol=1e-3, atol=1e-5)
+    tokens_1T = torch.zeros(1, min(chunk, BLOCK - 1), dtype=torch.int64, device=model.device)
+    # The first token of a text attends to the slot before it, which is zero however long a ring is.
+    first: Output = model(tokens_1T[:, :1], model.static_state(1, chunk=chunk))
+    found = list[Tensor]()
+    for value in (0.0, 1.0):
+        state = {name: tensor.clone() for name, tensor in first.state.items()}
+        for ring in split_rings(state)[0].values():
+            ring[..., BLOCK:, :] = value
+        out: Output = model(tokens_1T, state)
+        found.append(out.hidden_BTD)
+    return torch.equal(*found)
 
 
 class AttentionReader:

@@ -6,7 +6,7 @@ from pathlib import Path
 from sparing import device
 from sparing.errors import UserError
 from sparing.lm import LM, open_lm
-from sparing.runs.bundled import run_or_bundled
+from sparing.runs.bundled import NAME, run_or_bundled
 
 
 def open_models(
@@ -17,7 +17,7 @@ def open_models(
     chosen: list[Path | None] = [*paths] or [None]
     for path in chosen:
         lm = open_lm(run_or_bundled(path), hardware, checkpoint)
-        name = lm.config.recipe if path is None else path.resolve().name
+        name = NAME if path is None else path.resolve().name
         if name in found:
             raise UserError(
                 f"two runs are named {name}; rename one, as requests choose a model by name"

@@ -82,6 +82,11 @@ class PrefixCache:
             _, oldest = self._kept.popitem(last=False)
             self.used_bytes -= oldest.nbytes
 
+    def clear(self) -> None:
+        """Keep no state; what prompts have in common is still known."""
+        self._kept.clear()
+        self.used_bytes = 0
+
     def _ends(self, ids: Ids) -> Iterator[tuple[bytes, int]]:
         """Yield a key for every whole chunk that `ids` begins with, and for all of it."""
         digest = blake2b(digest_size=16)

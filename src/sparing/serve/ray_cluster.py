@@ -83,9 +83,9 @@ class Replica:
     app: FastAPI
 
     def check_health(self) -> None:
-        """Raise an error if an engine has ended: Ray then starts another replica."""
+        """Raise an error if an engine does not work: Ray then starts another replica."""
         if self.app.state.service.failed:
-            raise RuntimeError("an engine has ended")
+            raise RuntimeError("an engine does not work")
 
 
 def deployment(what: Replicated, options: RayOptions) -> Any:

@@ -1,4 +1,4 @@
-"""What can be asked of an engine, and what it delivers. Axes: H heads, S positions."""
+"""What can be asked of an engine, what it delivers, why it refuses. Axes: H heads, S positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,19 @@ from sparing.generate.sampling import SamplingConfig
 from sparing.generate.text import Finish
 
 Ids = npt.NDArray[np.int64]
-Reason = Literal["refused", "timeout", "error"]
+Reason = Literal["refused", "timeout", "error", "unavailable"]
+
+
+class FullQueueError(Exception):
+    """No place is left in the queue; later there will be one."""
+
+
+class ClosedError(Exception):
+    """The engine takes no more requests."""
+
+
+class BrokenError(Exception):
+    """The engine does not work, and perhaps will not before a restart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

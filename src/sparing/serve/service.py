@@ -9,15 +9,23 @@ import numpy as np
 import torch
 
 from sparing.errors import UserError
-from sparing.generate.decode import eval_step
 from sparing.lm import LM
-from sparing.serve.engine import ClosedError, Engine, FullQueueError
+from sparing.models.api import eval_mode
+from sparing.serve.engine import Engine
 from sparing.serve.errors import ApiError
 from sparing.serve.limits import Limits
-from sparing.serve.requests import Event, Failed, Request, is_last
+from sparing.serve.requests import (
+    BrokenError,
+    ClosedError,
+    Event,
+    Failed,
+    FullQueueError,
+    Request,
+    is_last,
+)
 
 RETRY_AFTER_S = 1
-STATUSES = {"refused": 400, "timeout": 504, "error": 500}
+STATUSES = {"refused": 400, "timeout": 504, "error": 500, "unavailable": 503}
 
 
 class Model:
@@ -44,7 +52,7 @@ class Service:
 
     @property
     def failed(self) -> bool:
-        """Whether an engine has ended that should run."""
+        """Whether an engine does not work that should."""
         return any(model.engine.failed for model in self.models.values())
 
     @property
@@ -89,6 +97,10 @@ class Events:
         except ClosedError as problem:
             raise ApiError(
                 503, str(problem), code="shutting_down", retry_after_s=RETRY_AFTER_S
+            ) from None
+        except BrokenError as problem:
+            raise ApiError(
+                503, str(problem), code="unavailable", retry_after_s=RETRY_AFTER_S
             ) from None
 
     async def __aenter__(self) -> Self:
@@ -140,7 +152,7 @@ def _card(id: str, lm: LM) -> dict[str, Any]:
 
 
 def _shows_attention(lm: LM) -> bool:
-    with eval_step(lm.model, lm.hardware):
+    with eval_mode(lm.model, lm.hardware):
         tokens_1T = torch.from_numpy(np.array([[lm.vocab.start]])).to(lm.model.device)
         try:
             return bool(lm.attention_weights(tokens_1T, lm.model.initial_state(1, inference=True)))

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sparing.data.vocab import Vocab
 from sparing.generate.text import Finish, Transcript, missing_space
-from sparing.lm import LM
 from sparing.models.api import State
 from sparing.serve.lanes import AttentionReader, Lanes
 from sparing.serve.requests import (
@@ -120,7 +119,9 @@ class AttentionTask(Task):
         assert self._state is not None
         found = self._attention.look(self._last, self._state)
         weights = {layer: each_HS.float().cpu().numpy() for layer, each_HS in found.items()}
-        return AttentionResult(weights, learned_windows(self.lanes.lm, list(weights)))
+        windows = self.lanes.lm.model.learned_windows()
+        shown = {layer: windows[layer] for layer in weights if layer in windows}
+        return AttentionResult(weights, shown)
 
 
 class GenerateTask(Task):
@@ -155,7 +156,9 @@ class GenerateTask(Task):
         if not (self.request.echo or final):
             return None
         text = self._offsets.prompt if self.request.echo else ""
-        # A character that the prompt has only begun comes whole with the text written.
+        # A character that the prompt has only begun comes whole with the text written, if any is.
+        if self.request.echo and final:
+            text += self._offsets.end()
         self._offsets.shift += len(text)
         self._released += len(text)
         return Piece(text, self._prompt.scores, "length" if final else None, 0)
@@ -199,6 +202,10 @@ class Offsets:
         self.shift = 0
         """Characters before the first token."""
 
+    def end(self) -> str:
+        """Return what stands for a character that was only begun, if one was."""
+        return self._decoder.decode(b"", final=True)
+
     def push(self, token: bytes) -> int:
         """Return the characters before the one that `token` begins or continues."""
         begin = self.shift
@@ -219,17 +226,3 @@ def score_rows(
     for id, logprob, ids_K, logprobs_K in rows:
         pairs = zip(ids_K, logprobs_K, strict=True)
         yield vocab.token_bytes(int(id)), logprob, [(vocab.token_bytes(k), p) for k, p in pairs]
-
-
-def learned_windows(lm: LM, layers: list[int]) -> dict[int, list[float]]:
-    """Return the window of each head of these layers, in positions, where they are learned."""
-    named = lm.model.telemetry()
-    found = dict[int, list[float]]()
-    for layer in layers:
-        # A stack with several rounds goes through its blocks more than once.
-        order = getattr(lm.model, "order", None)
-        start = f"span.{layer if order is None else order[layer]}."
-        own = {int(name[len(start) :]): at for name, at in named.items() if name.startswith(start)}
-        if own:
-            found[layer] = [own[head] for head in sorted(own)]
-    return found

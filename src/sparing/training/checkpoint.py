@@ -5,13 +5,12 @@ A checkpoint is first written to `incoming-NAME`, its manifest at the end, and t
 
 import json
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Required, TypedDict, cast
+from typing import Any, Required, TypedDict, TypeVar, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -21,13 +20,14 @@ from sparing import __version__
 from sparing.config import flatten
 from sparing.documents import Count, conform, damage_named, read_document
 from sparing.errors import UserError
-from sparing.files import fsync, read_object, write_json
+from sparing.files import fsync, read_object, to_os_error, write_json
 from sparing.training import swap
 from sparing.training.swap import MANIFEST, NAMES, locate
 
 FORMAT = 1
 CURSOR, SETTINGS = "cursor.json", "config.json"
 Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Read = TypeVar("Read")
 MAX_READS = 5
 """How often a checkpoint that was replaced while it was read is read again."""
 
@@ -141,15 +141,25 @@ def load(
 
     `complete` adds what a stored identity does not name, such as settings that are newer than it.
     """
+    return read_unmixed(folder, name, lambda: _read(folder, name, identity, complete))
+
+
+def read_unmixed(folder: Path, name: str, read: Callable[[], Read]) -> Read:
+    """Return what `read` takes from `folder/name`, all of it from one and the same checkpoint.
+
+    A run in training may replace the checkpoint meanwhile; then `read` is called again.
+    """
     for _ in range(MAX_READS):
         before = _stamp(folder, name)
         try:
-            return _read(folder, name, identity, complete)
+            found = read()
         except (UserError, OSError):
-            # A run in training may have replaced it while it was being read.
             if _stamp(folder, name) == before:
                 raise
-    return _read(folder, name, identity, complete)
+        else:
+            if _stamp(folder, name) == before:
+                return found
+    raise UserError(f"{folder / name} is being replaced faster than it can be read; try again")
 
 
 def _stamp(folder: Path, name: str) -> tuple[Path, int, int] | None:
@@ -209,19 +219,11 @@ def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, Sums]:
         try:
             save_file(plain, path)
         except SafetensorError as problem:
-            raise _as_os_error(problem, path) from None
+            raise to_os_error(problem, path) from None
         # safetensors makes files private, whatever the user's umask is.
         shutil.copymode(incoming / CURSOR, path)
         fsync(path)
     return {path.name: _checksum(path) for path in sorted(incoming.iterdir())}
-
-
-def _as_os_error(problem: SafetensorError, path: Path) -> Exception:
-    """The OSError whose number safetensors reports as text; other problems as they are."""
-    number = re.search(r"(?:os error|code:) (\d+)", str(problem))
-    if number is None:
-        return problem
-    return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
 
 
 def _manifest(path: Path) -> Manifest:

@@ -32,7 +32,11 @@ def fit(
     segments = prefetch(training.stream.segments(), training.hardware.device)
     training.model.train()
     counters.spend("start", training.head_start_s)
-    with stopping(callbacks.bar.print, launched=training.launched) as stop:
+    with stopping(
+        callbacks.bar.print,
+        launched=training.launched,
+        exit_on_second_interrupt=training.exit_on_second_interrupt,
+    ) as stop:
         training.world.attach(stop, clock)
         while not stop.requested and not training.model.converged:
             if (share := budget_used(training, config, clock)) >= training.until:
@@ -69,7 +73,8 @@ def finish(
     """Save first, then validate: validation takes time and may fail."""
     check_gradients(training, callbacks)
     whole = interrupted or config.keep_state
-    if training.saved_step != training.counters.step:
+    # What is there of this step holds the state as well.
+    if training.saved_step != training.counters.step or not whole:
         save_last(training, callbacks, whole=whole)
     if not interrupted and validate(training, callbacks):
         sync_journal(training, callbacks)

@@ -1,4 +1,4 @@
-"""What a training says before its first step, so that nobody waits for what will not come."""
+"""Messages printed before the first step, such as that steps are slow on this CPU."""
 
 import time
 from collections.abc import Iterator

@@ -127,6 +127,8 @@ class Training:
     """Time this process spent before training; it counts against a time budget."""
     launched: bool = False
     """Whether a launcher such as torchrun started this process."""
+    exit_on_second_interrupt: bool = False
+    """Whether a second Ctrl-C ends the process at once, instead of raising KeyboardInterrupt."""
     counters: Counters = field(default_factory=Counters)
     pace: Pace | None = None
     """What a budget in minutes is counted by, in place of the clock."""

@@ -71,22 +71,27 @@ class Stop:
 
 
 @contextmanager
-def stopping(tell: Callable[[str], None], *, launched: bool = False) -> Iterator[Stop]:
+def stopping(
+    tell: Callable[[str], None], *, launched: bool = False, exit_on_second_interrupt: bool = False
+) -> Iterator[Stop]:
     """Catch the signals that ask to stop, so that the current step can finish; `tell` says so.
 
-    A second Ctrl-C ends the process at once. Not so under a launcher: it passes on signals that
-    the terminal has already sent to every process, and kills processes that do not end in time.
+    A second Ctrl-C raises KeyboardInterrupt or, with `exit_on_second_interrupt`, ends the process
+    at once. Not so under a launcher: it passes on signals that the terminal has already sent to
+    every process, and kills processes that do not end in time.
     """
     stop = Stop()
     received: list[int] = []
     again = "" if launched else "; Ctrl-C again ends at once, without one"
 
     def request(number: int, frame: FrameType | None) -> None:
+        if stop.signal and number == signal.SIGINT and not (launched or exit_on_second_interrupt):
+            signal.default_int_handler(number, frame)
         stop.signal = stop.signal or number
 
     def answer(number: int) -> None:
         # Only Ctrl-C: a closing terminal sends SIGHUP more than once.
-        if received and number == signal.SIGINT and not launched:
+        if received and number == signal.SIGINT and exit_on_second_interrupt and not launched:
             end_now(number)
         elif number in STOP_SIGNALS:
             if not received:

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tests.export.hf.conftest import LETTERS, SEGMENT
 from tests.models.tiny import tiny
@@ -36,3 +38,13 @@ def test_the_settings_say_how_the_model_reads(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "config.json").read_text())
     assert (stored["segment"], stored["vocab_size"]) == (SEGMENT, LETTERS.size)
     assert not stored["tie_word_embeddings"]
+
+
+def test_a_full_disk_is_an_os_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("sparing.export.hf.folder.save_file", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_folder(tmp_path, tiny("mlstm"), LETTERS, segment=SEGMENT)
+    assert (caught.value.errno, caught.value.filename) == (28, str(tmp_path / "model.safetensors"))

@@ -17,6 +17,7 @@ from sparing.export.onnx.write import write_onnx
 from sparing.export.trained import Trained
 from sparing.models import FAMILIES
 from sparing.models.api import LanguageModel
+from sparing.models.onnx_runtime import open_export
 from sparing.runs.recipes import recipe
 
 CHUNK = 3
@@ -102,15 +103,10 @@ def test_memories_are_read_by_what_writes_them_alone() -> None:
         assert [list(node.output) for node in readers] == [[name.replace("in.", "out.")]]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize(
-    "name", [name for name, (kind, _) in CONFIGS.items() if kind != "supernet"]
-)
-def test_every_variant_can_be_exported(name: str, int8: bool, tmp_path: Path) -> None:
+def trained(model: LanguageModel) -> Trained:
     settings = to_json(recipe("enwik8_small"))
-    trained = Trained(
-        model=tiny(name).float(),
+    return Trained(
+        model=model.float(),
         vocab=LETTERS,
         settings=settings,
         results={},
@@ -118,6 +114,29 @@ def test_every_variant_can_be_exported(name: str, int8: bool, tmp_path: Path) ->
         checkpoint="best",
         step=1,
     )
+
+
+def test_a_model_without_memory_is_exported_and_read_again(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    _, config = CONFIGS["sha_rnn"]
+    model = FAMILIES["sha_rnn"].model(
+        with_settings(config, ["depth=1", "attention_at=0", "memory=0"])
+    )
+    found = write_onnx(trained(model.eval()), tmp_path / "out", GraphOptions(chunk=CHUNK))
+    assert found.largest_difference < 1e-4
+    exported, tokens_BT = open_export(tmp_path / "out"), torch.randint(VOCAB, (2, 2 * CHUNK + 1))
+    with torch.no_grad():
+        wanted = model.head.logits(model(tokens_BT, model.initial_state(2)).hidden_BTD)
+    logits = exported(tokens_BT, exported.initial_state(2)).hidden_BTD
+    torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(
+    "name", [name for name, (kind, _) in CONFIGS.items() if kind != "supernet"]
+)
+def test_every_variant_can_be_exported(name: str, int8: bool, tmp_path: Path) -> None:
     options = replace(GraphOptions(chunk=4), int8=int8)
-    found = write_onnx(trained, tmp_path / "out", options)
+    found = write_onnx(trained(tiny(name)), tmp_path / "out", options)
     assert int8 or found.largest_difference < 1e-4

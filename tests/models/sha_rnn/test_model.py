@@ -126,8 +126,8 @@ def test_parameter_counts_are_the_originals_less_what_nothing_uses(
     attention_at: tuple[int, ...], training: int, deployed: int
 ) -> None:
     with torch.device("meta"):
-        price = cost(SHARNN(SHARNNConfig(vocab_size=205, attention_at=attention_at)))
-    assert (price.parameters_training, price.parameters_deployed) == (training, deployed)
+        counted = cost(SHARNN(SHARNNConfig(vocab_size=205, attention_at=attention_at)))
+    assert (counted.parameters_training, counted.parameters_deployed) == (training, deployed)
 
 
 def test_norm_gains_start_at_one_and_matrices_small() -> None:
@@ -186,7 +186,7 @@ def test_memory_is_trimmed_to_the_window(
     state["memory"] = torch.zeros(1, 0, 8)
     for size, seen, kept in zip(segments, keys, stored, strict=True):
         hidden_BTD = torch.randn(1, size, 8)
-        assert block.attend.focus(hidden_BTD, state).size(2) == seen
+        assert block.attend.weights(hidden_BTD, state).size(2) == seen
         _, state = block(hidden_BTD, state)
         assert state["memory"].size(1) == kept
 
@@ -208,16 +208,16 @@ def test_without_memory_it_backs_off_to_a_plain_recurrent_net() -> None:
     torch.testing.assert_close(out.hidden_BTD, hidden_BTD)
 
 
-def test_focus_is_where_the_head_looks() -> None:
+def test_attention_weights_are_where_the_head_looks() -> None:
     torch.manual_seed(0)
     model = SHARNN(TINY).eval()
     tokens_BT = torch.randint(0, 11, (2, 6))
     state = model(tokens_BT, model.initial_state(2)).state
-    weights = model.focus(tokens_BT, state)
+    weights = model.attention_weights(tokens_BT, state)
     assert set(weights) == {1}
-    assert weights[1].shape == (2, 6, 12)
-    torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, 6))
-    assert not weights[1][:, 0, 7:].any()
+    assert weights[1].shape == (2, 1, 6, 12)
+    torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, 1, 6))
+    assert not weights[1][:, 0, 0, 7:].any()
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
@@ -232,3 +232,19 @@ def test_dropout_acts_in_training_only(rate: float) -> None:
     assert torch.equal(hidden(), hidden()) == (rate == 0)
     model.eval()
     assert torch.equal(hidden(), hidden())
+
+
+@torch.no_grad()
+def test_a_static_state_without_memory_holds_nothing_empty_and_changes_no_answer() -> None:
+    off = SHARNN(replace(TINY, memory=0)).double().eval()
+    tokens_BT = torch.randint(0, 11, (2, 12), generator=torch.Generator().manual_seed(3))
+    static = off.static_state(2)
+    assert all(tensor.numel() for tensor in static.values())
+    carried = off.initial_state(2)
+    for piece_BT in tokens_BT.split(5, dim=1):
+        found, wanted = off(piece_BT, static), off(piece_BT, carried)
+        assert found.state.keys() == static.keys()
+        torch.testing.assert_close(found.hidden_BTD, wanted.hidden_BTD)
+        reset = off.reset_lanes(found.state, torch.tensor([True, False]))
+        assert reset.keys() == static.keys()
+        static, carried = found.state, wanted.state

@@ -22,7 +22,7 @@ from sparing.models.stack.model import Stack
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.state import State
 from sparing.runs.config import RunConfig
-from sparing.search.cost import prices
+from sparing.search.cost import block_costs
 from sparing.training.config import TrainConfig
 
 CPU = Hardware(torch.device("cpu"), "float32")
@@ -160,8 +160,8 @@ def test_one_line_makes_a_block_known_to_error_messages() -> None:
 
 def test_one_line_makes_a_block_known_to_cost_tables_and_benchmarks() -> None:
     run = RunConfig(recipe="toy", family="stack", model=TOY, train=TrainConfig(steps=1))
-    assert prices(run, "kfi", CPU, "parameters").blocks["k"] == 4
-    assert prices(run, "kfi", CPU, "flops").blocks["k"] == 4
+    assert block_costs(run, "kfi", CPU, "parameters").blocks["k"] == 4
+    assert block_costs(run, "kfi", CPU, "flops").blocks["k"] == 4
     small = TOY.smaller(SizeLimit(dim=2))
     assert (small.dim, small.pattern, small.scale) == (2, "kfk", ScaleConfig())
     assert cost(Stack(small)).parameters_training < cost(Stack(TOY)).parameters_training

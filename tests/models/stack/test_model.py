@@ -21,7 +21,7 @@ from sparing.models.stack.config import BLOCKS, StackConfig
 from sparing.models.stack.model import Stack
 from sparing.models.stack.stream import Residual, compile_groups, mix_embedding
 from sparing.nn import recurrent
-from sparing.nn.attention import windowed as span
+from sparing.nn.attention import window_heads as span
 from sparing.nn.attention.windowed import WindowedAttentionBlock
 from sparing.nn.state import select_prefix
 from sparing.plot.context import head_windows

@@ -87,7 +87,7 @@ def test_idle_slots_are_filled_as_far_as_a_budget_goes(seed: int) -> None:
     before = likeliest_pattern(slots, COSTS, limit)
     after = fill_identities(before, slots, COSTS, limit)
     assert cost_of(after, COSTS) <= limit
-    cheapest = min(price for letter, price in COSTS.items() if letter != IDENTITY)
+    cheapest = min(each for letter, each in COSTS.items() if letter != IDENTITY)
     assert IDENTITY not in after or cost_of(after, COSTS) + cheapest > limit
     assert all(old in (IDENTITY, new) for old, new in zip(before, after, strict=True))
 

@@ -351,9 +351,25 @@ def test_all_blocks_mix_in_bfloat16_on_a_gpu(sampling: str) -> None:
         model.zero_grad()
 
 
-def test_without_weights_the_baseline_is_priced() -> None:
+def test_attention_is_shown_of_the_chosen_blocks() -> None:
+    model = lively(supernet(replace(SMALL, pattern="xxx"), candidates="xsa")).eval()
+    prefer(model, "xsa")
+    found = model.attention_weights(TOKENS, model.initial_state(4, inference=True))
+    # Relative attention cannot show its weights.
+    assert found.keys() == {1, 2}
+    assert model.learned_windows().keys() == {2}
+    chosen = zip(model.stack.blocks, "xsa", strict=True)
+    stack = Stack(model.stack.config, [slot.candidates[letter] for slot, letter in chosen]).eval()
+    stack.load_state_dict(model.stack.state_dict(), strict=False)
+    wanted = stack.attention_weights(TOKENS, stack.initial_state(4, inference=True))
+    for place, weights_BHTS in found.items():
+        torch.testing.assert_close(weights_BHTS, wanted[place])
+        assert weights_BHTS.size(1) == (1 if place == 1 else len(model.learned_windows()[2]))
+
+
+def test_without_weights_the_baseline_is_counted() -> None:
     run = recipe("toy_par_search")
-    price = cost(build_model(run, "meta"))
-    assert price.parameters_deployed == price.parameters_training
+    counted = cost(build_model(run, "meta"))
+    assert counted.parameters_deployed == counted.parameters_training
     against = cost(build_model(as_stack(run, run.model.pattern), "meta"))
-    assert price.flops_per_token == against.flops_per_token
+    assert counted.flops_per_token == against.flops_per_token

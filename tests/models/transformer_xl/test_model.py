@@ -256,8 +256,8 @@ def test_positions_are_sines_then_cosines_of_the_clamped_distance(dim: int) -> N
 )
 def test_parameter_counts_are_the_original_s(recipe: str, parameters: int) -> None:
     with torch.device("meta"):
-        price = cost(TransformerXL(RECIPES[recipe]().model))
-    assert price.parameters_training == price.parameters_deployed == parameters
+        counted = cost(TransformerXL(RECIPES[recipe]().model))
+    assert counted.parameters_training == counted.parameters_deployed == parameters
 
 
 def test_fresh_weights_are_the_original_s() -> None:

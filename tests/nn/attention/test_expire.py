@@ -67,9 +67,9 @@ def test_every_memory_counts_by_its_own_span_however_the_text_is_cut(size: int) 
 
 def test_the_first_token_sees_nothing() -> None:
     layer = attention()
-    out_BTD, _, price = layer(torch.randn(1, 1, DIM).double(), nothing(1), torch.zeros(4, NEAR))
+    out_BTD, _, penalty = layer(torch.randn(1, 1, DIM).double(), nothing(1), torch.zeros(4, NEAR))
     assert not out_BTD.any()
-    assert price == 0
+    assert penalty == 0
 
 
 def test_spans_begin_at_the_given_ratio() -> None:
@@ -77,13 +77,13 @@ def test_spans_begin_at_the_given_ratio() -> None:
     assert span.lengths(torch.randn(1, 3, DIM)).flatten().tolist() == pytest.approx([100] * 3)
 
 
-def test_the_price_is_what_is_left_on_the_ramp() -> None:
+def test_the_penalty_is_what_is_left_on_the_ramp() -> None:
     span_BS = torch.tensor([[2.0, 2.5, 9.0, 1.0]], requires_grad=True)
     distance_BTS = torch.tensor([[[4, 3, 2, 0], [5, 4, 3, 1]]])
-    _, price = expiry(span_BS, distance_BTS, 100, Ramp(3, offset=0))
+    _, penalty = expiry(span_BS, distance_BTS, 100, Ramp(3, offset=0))
     # Differences of -2, -0.5 and -1.5 lie on the ramp; -3 is past it, 0 before it.
-    assert price.item() == pytest.approx((-2 - 0.5 - 1.5) / (3 * 2))
-    price.backward()
+    assert penalty.item() == pytest.approx((-2 - 0.5 - 1.5) / (3 * 2))
+    penalty.backward()
     assert span_BS.grad.tolist() == [pytest.approx([1 / 6, 2 / 6, 0, 0])]
 
 

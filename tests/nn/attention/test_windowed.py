@@ -6,13 +6,13 @@ import pytest
 import torch
 from tests.nn import block_laws as laws
 
-from sparing.nn.attention import windowed as module
+from sparing.nn.attention import window_heads as module
 from sparing.nn.attention.span_refresh import SpanRefresh
 from sparing.nn.attention.windowed import GRAIN, WindowedAttentionBlock
 
 
 def attention(**settings: object) -> WindowedAttentionBlock:
-    usual = {"limit": 64, "starts": (3.5, 20.25), "ramp": 4, "price": 1e-3}
+    usual = {"limit": 64, "starts": (3.5, 20.25), "ramp": 4, "span_penalty": 1e-3}
     return WindowedAttentionBlock(laws.DIM, 2, 4, **(usual | settings))
 
 
@@ -111,10 +111,10 @@ def test_a_span_beyond_its_limit_can_come_back() -> None:
     assert (block.log_span.grad > 0).all()
 
 
-def test_the_price_is_that_of_the_mean_span() -> None:
+def test_the_penalty_is_that_of_the_mean_span() -> None:
     block, zero = attention(), torch.zeros(())
     assert block.penalty(zero).item() == pytest.approx(1e-3 * (3.5 + 20.25) / 2)
-    assert attention(price=0.0).penalty(zero) is zero
+    assert attention(span_penalty=0.0).penalty(zero) is zero
 
 
 def test_memory_reaches_as_far_as_the_ramp() -> None:

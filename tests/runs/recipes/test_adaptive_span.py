@@ -25,8 +25,8 @@ def test_parameters_are_counted_to_the_unit(name: str) -> None:
     vocab_size, parameters = PUBLISHED[name]
     run = recipe(name)
     run = replace(run, model=replace(run.model, vocab_size=vocab_size))
-    price = cost(build_model(run, "meta"))
-    assert price.parameters_training == price.parameters_deployed == parameters
+    counted = cost(build_model(run, "meta"))
+    assert counted.parameters_training == counted.parameters_deployed == parameters
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

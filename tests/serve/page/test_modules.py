@@ -20,7 +20,7 @@ def version() -> tuple[int, ...]:
 
 
 @pytest.mark.skipif(version() < OLDEST, reason="no Node here, or an old one")
-@pytest.mark.parametrize("part", ["characters", "share", "text"])
+@pytest.mark.parametrize("part", ["characters", "looking", "share", "text"])
 def test_the_modules_of_the_page_pass_their_own_tests(part: str) -> None:
     tests = Path(__file__).parent / f"{part}.test.mjs"
     done = subprocess.run([str(NODE), "--test", str(tests)], capture_output=True, text=True)

@@ -21,6 +21,7 @@ from sparing.training.optim import (
     OptimConfig,
     OptimizerSet,
     build_optimizer,
+    freeze_others,
 )
 from sparing.training.optim.build import OptimizerName
 
@@ -54,6 +55,27 @@ def test_every_trainable_parameter_moves(
     after = model.state_dict()
     still = [name for name in before if torch.equal(before[name], after[name])]
     assert still == ["frozen"]
+
+
+def test_only_the_chosen_parameters_move(tiny: Make, train: Callable[..., None]) -> None:
+    model, before = tiny(), tiny().state_dict()
+    freeze_others(model, ("*.bias", "froz*"))
+    train(model, build_optimizer(model, OptimConfig()), range(2))
+    after = model.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if name.endswith(".bias")} != set()
+
+
+def test_without_a_choice_nothing_is_frozen(tiny: Make) -> None:
+    model = tiny()
+    before = [parameter.requires_grad for parameter in model.parameters()]
+    freeze_others(model, ())
+    assert [parameter.requires_grad for parameter in model.parameters()] == before
+
+
+def test_a_pattern_that_fits_no_parameter_is_refused(tiny: Make) -> None:
+    with pytest.raises(UserError, match=r"no parameter is named blocks\.9\.\*; names are like"):
+        freeze_others(tiny(), ("*.bias", "blocks.9.*"))
 
 
 def test_the_named_optimizer_is_built(tiny: Make) -> None:

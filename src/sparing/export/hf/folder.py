@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from sparing.config import to_json
 from sparing.data.vocab import Vocab
 from sparing.export.hf.flatten import flatten_modules
+from sparing.files import to_os_error
 from sparing.models.api import LanguageModel
 
 REMOTE = "sparing.export.hf.remote"
@@ -28,13 +30,17 @@ def write_folder(folder: Path, model: LanguageModel, vocab: Vocab, *, segment: i
     The model must be collapsed, so that its config describes the weights it has. `segment` is the
     number of tokens that it reads at a time.
     """
-    config: Any = getattr(model, "config", None)
     for name, source in _sources(model).items():
         (folder / f"{name}.py").write_text(source, encoding="utf-8")
     weights = {f"model.{name}": weight.contiguous() for name, weight in _stored(model).items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    path = folder / "model.safetensors"
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as problem:
+        raise to_os_error(problem, path) from None
     tied = len(weights) < len(model.state_dict())
-    _write(folder / "config.json", _config(to_json(config), vocab, segment=segment, tied=tied))
+    settings = to_json(model.config)
+    _write(folder / "config.json", _config(settings, vocab, segment=segment, tied=tied))
     # No padding token: `generate` would take it for padding wherever it occurs in a prompt.
     _write(folder / "generation_config.json", {"bos_token_id": vocab.start})
     _write(folder / "tokenizer_config.json", TOKENIZER)
@@ -84,7 +90,7 @@ def _sources(model: LanguageModel) -> dict[str, str]:
 
 def _family_source(model: LanguageModel) -> str:
     """The source of `remote/family.py` for the family of `model`."""
-    kinds = {"FamilyConfig": type(getattr(model, "config", None)), "FamilyModel": type(model)}
+    kinds = {"FamilyConfig": type(model.config), "FamilyModel": type(model)}
     lines = [f"from {kind.__module__} import {kind.__name__} as {n}" for n, kind in kinds.items()]
     return "\n".join([f'"""{inspect.getdoc(type(model))}"""', *lines, ""])
 

@@ -17,6 +17,7 @@ from sparing.nn.attention.expire import ExpireAttention, ExpireSpan
 from sparing.nn.attention.memory import memory_widths
 from sparing.nn.attention.span import AdaptiveSpan, DynamicSpan
 from sparing.nn.block import TypedModuleList
+from sparing.nn.dropout import Dropout
 from sparing.nn.feedforward import feed_forward
 from sparing.nn.head import SoftmaxHead, draw_uniform
 from sparing.nn.ring import is_static
@@ -30,6 +31,7 @@ class AdaptiveSpanTransformer(LanguageModel):
     """
 
     head: Head
+    config: AdaptiveSpanConfig
 
     def __init__(self, config: AdaptiveSpanConfig) -> None:
         super().__init__()
@@ -39,7 +41,7 @@ class AdaptiveSpanTransformer(LanguageModel):
         self.scale = math.sqrt(c.dim) if c.cutoffs else 1.0
         self.position = nn.Parameter(torch.randn(c.dim // c.heads, c.positions or c.span_limit))
         self.blocks = TypedModuleList(_layer(c) for _ in range(c.depth))
-        self.dropout = nn.Dropout(c.dropout_embedding)
+        self.dropout = Dropout(c.dropout_embedding)
         self.attends_to_empty_slots = c.start == "zeros"
         self.refresh()
 
@@ -109,10 +111,17 @@ class AdaptiveSpanTransformer(LanguageModel):
         softmax = shortlist(c.vocab_size, c.cutoffs) + (c.dim if c.cutoffs else 0)
         return 2.0 * (layers + 3 * window + softmax * c.dim)
 
+    def memory_length(self) -> int:
+        """See `LanguageModel`. Where memories expire, none is kept for longer than the limit."""
+        return max(self._cached())
+
     def state_numbers(self, *, inference: bool = False) -> int:
         """Full memories."""
-        lengths = [block.cache(self._known[layer]) for layer, block in enumerate(self.blocks)]
-        return sum(self._widths(inference).values()) * sum(lengths)
+        return sum(self._widths(inference).values()) * sum(self._cached())
+
+    def _cached(self) -> list[int]:
+        """Positions that each layer carries."""
+        return [block.cache(self._known[layer]) for layer, block in enumerate(self.blocks)]
 
     def windows(self) -> list[list[int]]:
         """Return the positions each head of each layer uses, with its ramp, at most the limit."""
@@ -132,17 +141,23 @@ class AdaptiveSpanTransformer(LanguageModel):
 
     def telemetry(self) -> dict[str, float]:
         """Return the window of every head, with its ramp; nothing if it depends on the text."""
-        if self.config.span not in ("head", "layer"):
+        windows = self.learned_windows()
+        if not windows:
             return {}
-        self.refresh()
-        windows = self.windows()
-        mean = sum(map(sum, windows)) / sum(map(len, windows))
+        mean = sum(map(sum, windows.values())) / sum(map(len, windows.values()))
         found = {
-            f"span.{layer}.{head}": float(window)
-            for layer, row in enumerate(windows)
+            f"span.{layer}.{head}": window
+            for layer, row in windows.items()
             for head, window in enumerate(row)
         }
         return {"span.mean": mean, **found}
+
+    def learned_windows(self) -> dict[int, list[float]]:
+        """See `LanguageModel`; nothing where they depend on the text."""
+        if self.config.span not in ("head", "layer"):
+            return {}
+        self.refresh()
+        return {layer: list(map(float, row)) for layer, row in enumerate(self.windows())}
 
     def refresh(self) -> None:
         """See `LanguageModel`. The spans of all layers are read in one transfer."""

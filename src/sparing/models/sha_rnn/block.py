@@ -54,13 +54,12 @@ class SHARNNAttention(nn.Module):
         mixed_BTD = self.attention(source_BTD, keys_BRD, ring[RING], unseen_BTS=unseen_BTR)
         return (normed_BTD if self.skip == "normed" else hidden_BTD) + mixed_BTD, ring
 
-    def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
+    def weights(self, hidden_BTD: Tensor, state: State) -> Tensor:
         """Return the attention weights (B, T, S) of this segment."""
         memory_BMD = newest(state["memory"], self.memory - hidden_BTD.size(1))
         stored_BSD = append(memory_BMD, self._entries(hidden_BTD))
-        return self.attention.focus(
-            *self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
-        )
+        inputs = self._inputs(hidden_BTD, self.norm_query(hidden_BTD), stored_BSD)
+        return self.attention.weights(*inputs, state.get("seen"))
 
     def _entries(self, hidden_BTD: Tensor) -> Tensor:
         fresh_BTD = self.norm_memory(hidden_BTD) if self.wiring == "code" else hidden_BTD
@@ -116,11 +115,11 @@ class SHARNNBlock(nn.Module):
         return state | (empty_memory({"memory": dim}, batch, like) if self.attend else {})
 
     def static_state(self, batch: int, like: Tensor, chunk: int) -> State:
-        """Return zero vectors and an empty ring."""
+        """Return zero vectors and an empty ring, or none where there is no memory."""
         state = self.initial_state(batch, like)
-        if self.attend is None or self.attend.memory == 0:
-            return state
         vectors = {name: state[name] for name in self.core.state_names}
+        if self.attend is None or self.attend.memory == 0:
+            return vectors
         return vectors | empty_ring(
             like.size(-1), ring_length(self.attend.memory, chunk), batch, like
         )
@@ -139,6 +138,8 @@ class SHARNNBlock(nn.Module):
         if self.attend is not None and is_static(state):
             hidden_BTD, ring = self.attend.read_ring(hidden_BTD, state)
             carried |= ring
+        elif self.attend is not None and "memory" not in state:
+            hidden_BTD, _ = self.attend(hidden_BTD, hidden_BTD[:, :0])
         elif self.attend is not None:
             # Outside the compiled part, because the length of memory changes.
             size, segment = self.attend.memory, hidden_BTD.size(1)

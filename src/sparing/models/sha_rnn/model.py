@@ -22,6 +22,7 @@ class SHARNN(LanguageModel):
     """Single Headed Attention RNN."""
 
     head: SoftmaxHead
+    config: SHARNNConfig
 
     def __init__(self, config: SHARNNConfig) -> None:
         super().__init__()
@@ -69,13 +70,14 @@ class SHARNN(LanguageModel):
         return Output(hidden_BTD, join_states(carried), hidden_BTD.new_zeros(()))
 
     @torch.no_grad()
-    def focus(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
-        """Return the attention weights (B, T, S) of every attending block for one segment."""
+    def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
+        """See `LanguageModel`; of one head (B, 1, T, S) in every attending block."""
         hidden_BTD, weights = self.embedding(tokens_BT), {}
         before = split_state(state, self.config.depth)
         for layer, (block, own) in enumerate(zip(self.blocks, before, strict=True)):
             if block.attend is not None and block.attend.memory > 0:
-                weights[layer] = block.attend.focus(block.recur(hidden_BTD, own)[0], own)
+                recurred_BTD, _ = block.recur(hidden_BTD, own)
+                weights[layer] = block.attend.weights(recurred_BTD, own)[:, None]
             hidden_BTD, _ = block(hidden_BTD, own)
         return weights
 
@@ -109,6 +111,10 @@ class SHARNN(LanguageModel):
         attending = len(c.attention_at) if c.memory else 0
         attention = attending * (c.dim**2 + 2 * c.memory * c.dim)
         return 2.0 * (recurrent + boom + attention + c.vocab_size * c.dim)
+
+    def memory_length(self) -> int:
+        """See `LanguageModel`."""
+        return self.config.memory if self.config.attention_at else 0
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Recurrent vectors and full memories."""

@@ -13,7 +13,7 @@ from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.feedforward import BoomConfig, FeedForwardConfig
 from sparing.nn.mtp import MTPConfig
 from sparing.nn.ngram import NgramConfig
-from sparing.nn.recurrent import LSTMConfig, QRNNConfig
+from sparing.nn.recurrent_block import LSTMConfig, QRNNConfig
 from sparing.nn.size import SizeLimit, scale_width
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "FeedForwardConfig",
     "MTPConfig",
     "NgramConfig",
+    "QRNNConfig",
     "RelativeAttentionConfig",
     "SingleHeadConfig",
     "StackConfig",

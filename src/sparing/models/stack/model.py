@@ -17,7 +17,6 @@ from sparing.models.stack.config import StackConfig
 from sparing.models.stack.stream import Residual, compile_groups, run_blocks
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.span_refresh import SpanRefresh
-from sparing.nn.attention.weights import block_weights
 from sparing.nn.block import Block, BufferedBlock, TypedModuleList, commit, compute
 from sparing.nn.dropout import Dropout, RowDropout
 from sparing.nn.head import SoftmaxHead
@@ -35,6 +34,7 @@ class Stack(LanguageModel):
     """Embedding, blocks, softmax."""
 
     head: SoftmaxHead | AdaptiveHead
+    config: StackConfig
 
     def __init__(self, config: StackConfig, blocks: Iterable[Block] | None = None) -> None:
         """Use `blocks`, if given, instead of those of the pattern."""
@@ -221,22 +221,31 @@ class Stack(LanguageModel):
 
     @torch.no_grad()
     def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
-        """Return the weights (B, H, T, S) of blocks that can show them, by place in the order."""
+        """See `LanguageModel`; by place in the order."""
         hidden_BTD, found = self._embed(tokens_BT, state)[0], dict[int, Tensor]()
         x0_BTD = hidden_BTD
         for place, block in self._passes():
             own = self._block_state(state, place)
-            if (weights_BHTS := block_weights(block, hidden_BTD, own)) is not None:
+            if (weights_BHTS := block.attention_weights(hidden_BTD, own)) is not None:
                 found[place] = weights_BHTS
             stream = Residual(hidden_BTD, x0_BTD, self._lambdas_at(place))
             hidden_BTD, _ = run_blocks([block], stream, [own], [])
         return found
+
+    def learned_windows(self) -> dict[int, list[float]]:
+        """See `LanguageModel`; by place in the order."""
+        found = {place: block.learned_windows() for place, block in self._passes()}
+        return {place: windows for place, windows in found.items() if windows}
 
     def flops_per_token(self) -> float:
         """Blocks and softmax, without the clusters of rare words."""
         blocks = sum(block.flops_per_token() for _, block in self._passes())
         c = self.config
         return blocks + 2.0 * c.dim * shortlist(c.vocab_size, c.cutoffs)
+
+    def memory_length(self) -> int:
+        """See `LanguageModel`."""
+        return max((block.memory_length() for _, block in self._passes()), default=0)
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """What the blocks carry, and the last few tokens."""

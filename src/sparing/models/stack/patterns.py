@@ -7,7 +7,7 @@ from sparing.models.stack.config import BLOCKS
 from sparing.nn.attention.single_head import SingleHeadConfig
 from sparing.nn.block import Role
 from sparing.nn.feedforward import BoomConfig
-from sparing.nn.recurrent import LSTMConfig
+from sparing.nn.recurrent_block import LSTMConfig
 
 
 def first_letter(role: Role) -> str:

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from sparing.models.api import LanguageModel, Output, State
 from sparing.models.stack.model import Stack
 from sparing.models.supernet.config import SupernetConfig
-from sparing.nn.head import HeldOutRowsHead
+from sparing.nn.head import HeldOutLanesHead
 from sparing.nn.mixed import MixedBlock, anneal, entropy, expected_cost, gumbel_noise, mixture
 
 
 class Supernet(LanguageModel):
     """A stack of `MixedBlock` slots, and the logits by which they are mixed."""
 
-    head: HeldOutRowsHead
+    head: HeldOutLanesHead
+    config: SupernetConfig
     single_process: ClassVar[bool] = True
     """Every process would draw its own noise and its own held-out lanes."""
     noise: Tensor
@@ -46,7 +47,7 @@ class Supernet(LanguageModel):
                 for _ in range(slots)
             ],
         )
-        self.head = HeldOutRowsHead(self.stack.head, search.held)
+        self.head = HeldOutLanesHead(self.stack.head, search.held)
         self.logits: nn.Parameter | None = nn.Parameter(torch.zeros(slots, candidates))
         self.register_buffer("noise", torch.zeros(slots, candidates))
         self.register_buffer(
@@ -170,6 +171,16 @@ class Supernet(LanguageModel):
             found |= {f"pi.{number}.{letter}": pi for letter, pi in pairs}
         return found
 
+    def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:
+        """See `LanguageModel`; of the chosen blocks."""
+        self._choose()
+        return self.stack.attention_weights(tokens_BT, state)
+
+    def learned_windows(self) -> dict[int, list[float]]:
+        """See `LanguageModel`; of the chosen blocks."""
+        self.refresh()
+        return self.stack.learned_windows()
+
     def compile_parts(self) -> None:
         """See `LanguageModel`."""
         self.stack.compile_parts()
@@ -183,6 +194,10 @@ class Supernet(LanguageModel):
     def flops_per_token(self) -> float:
         """Of the chosen blocks."""
         return self.stack.flops_per_token()
+
+    def memory_length(self) -> int:
+        """In training of all candidates, in evaluation of the chosen blocks."""
+        return self.stack.memory_length()
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Of the chosen blocks."""

@@ -14,7 +14,7 @@ from sparing.models.transformer_xl.block import TransformerXLBlock
 from sparing.models.transformer_xl.config import TransformerXLConfig
 from sparing.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveHead, shortlist
 from sparing.nn.attention.memory import empty_memory, holds_hidden, memory_widths
-from sparing.nn.attention.position_table import PositionTable, sinusoids
+from sparing.nn.attention.position_table import PositionTable, sinusoids, whole_blocks
 from sparing.nn.attention.relative import RelativeBias
 from sparing.nn.block import TypedModuleList
 from sparing.nn.dropout import Dropout
@@ -29,6 +29,7 @@ class TransformerXL(LanguageModel):
     """A Transformer with recurrence over segments and relative positions."""
 
     head: SoftmaxHead | AdaptiveHead
+    config: TransformerXLConfig
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class TransformerXL(LanguageModel):
     def static_state(self, batch: int, *, chunk: int = 1) -> State:
         """See `LanguageModel`."""
         memory = self.config.memory
-        codes_SD = self._codes(ring_length(memory, chunk)).flip(0)
+        codes_SD = self._codes(whole_blocks(ring_length(memory, chunk))).flip(0)
         attention = [block.attend.attention for block in self.blocks]
         return join_states(
             [each.static_state(codes_SD, memory, batch, chunk=chunk) for each in attention]
@@ -109,6 +110,10 @@ class TransformerXL(LanguageModel):
         width = c.heads * c.head_dim
         layer = 4 * c.dim * width + 3 * c.memory * width + 2 * c.dim * c.ff_dim
         return 2.0 * (c.depth * layer + c.dim * shortlist(c.vocab_size, c.cutoffs))
+
+    def memory_length(self) -> int:
+        """See `LanguageModel`."""
+        return self.config.memory
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Full memories."""

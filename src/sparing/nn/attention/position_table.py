@@ -1,4 +1,4 @@
-"""Codes of distances for relative attention, and a cache of their projections.
+"""Codes of distances for relative attention, and caches of their projections.
 
 Axes: S distances, D dim, E = heads x head width.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparing.nn.precision import compute_dtype
 
@@ -19,6 +19,8 @@ def sinusoids(distance_S: Tensor, dim: int) -> Tensor:
     return torch.cat([angle_SD.sin(), angle_SD.cos()], dim=-1)
 
 
+BLOCK = 64
+"""Rows projected at a time: of more, a product might be rounded differently."""
 Project = Callable[[int], list[Tensor]]
 """Number of rows -> that many rows for every layer, the last of them for distance 0."""
 
@@ -60,6 +62,41 @@ class PositionTable:
             one is other and version == seen
             for (one, version), (other, seen) in zip(stamp, self._stamp, strict=True)
         )
+
+
+class RingCodes:
+    """Projected codes of the distances 0, 1, ... for rings, as long as the longest needs them.
+
+    Rings of any length share them, and weights that have changed project them anew.
+    """
+
+    def __init__(self) -> None:
+        self._codes_SD = self._rows_SE = torch.empty(0, 0)
+        self._stamp: tuple[Tensor, Any] | None = None
+
+    def extend(self, codes_SD: Tensor) -> None:
+        """Take codes of whole blocks, unless more of them are there; forget the projected ones."""
+        kept = self._codes_SD
+        alike = (kept.dtype, kept.device) == (codes_SD.dtype, codes_SD.device)
+        if not alike or kept.size(0) < codes_SD.size(0):
+            self._codes_SD = codes_SD
+        self._stamp = None
+
+    @torch.no_grad()
+    def rows(self, count: int, position: nn.Linear) -> Tensor:
+        """Return the projected codes (R, E) of the first `count` distances."""
+        weight, version = position.weight, _version(position.weight)
+        if self._stamp is None or self._stamp[0] is not weight or self._stamp[1] != version:
+            self._rows_SE = torch.cat(
+                [position(each) for each in torch.split(self._codes_SD, BLOCK)]
+            )
+            self._stamp = weight, version
+        return self._rows_SE[:count]
+
+
+def whole_blocks(rows: int) -> int:
+    """Return a number of rows, rounded up to whole blocks."""
+    return -(-rows // BLOCK) * BLOCK
 
 
 def _version(weight: Tensor) -> Any:

@@ -17,7 +17,12 @@ from sparing.nn.attention.memory import (
     holds_hidden,
     memory_widths,
 )
-from sparing.nn.attention.position_table import PositionTable, sinusoids
+from sparing.nn.attention.position_table import (
+    PositionTable,
+    RingCodes,
+    sinusoids,
+    whole_blocks,
+)
 from sparing.nn.block import Block, BlockConfig, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts, check_rates
 from sparing.nn.dropout import Dropout
@@ -40,7 +45,7 @@ class RelativeAttention(nn.Module):
     """Attention that matches keys by content and by distance; no projection has a bias."""
 
     codes_RE: Tensor
-    """Projected codes of distances 0, 1, ... for memories of fixed size; see `static_state`."""
+    """Projected codes of the distances in the newest static state, for a graph that is traced."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, *, dropout: float) -> None:
         super().__init__()
@@ -52,12 +57,14 @@ class RelativeAttention(nn.Module):
         self.output = nn.Linear(width, dim, bias=False)
         self.dropout_rate = dropout
         self.register_buffer("codes_RE", torch.empty(0, width), persistent=False)
+        self._ring_codes = RingCodes()
 
     @torch.no_grad()
     def static_state(self, codes_SD: Tensor, memory: int, batch: int, *, chunk: int) -> State:
-        """Return empty rings; `codes` are of the distances 0, 1, ... as far as they reach."""
+        """Return empty rings; `codes` are of the distances 0, 1, ... of whole blocks of slots."""
         slots, heads = ring_length(memory, chunk), self.query.out_features // self.head_dim
-        self.codes_RE = self.position(codes_SD[:slots])
+        self._ring_codes.extend(codes_SD)
+        self.codes_RE = self._ring_codes.rows(slots, self.position)
         return empty_head_rings([slots] * heads, self.head_dim, batch, codes_SD)
 
     def entries(self, source_BSD: Tensor) -> State:
@@ -104,11 +111,17 @@ class RelativeAttention(nn.Module):
             self._by_head(self.query(source_BTD)),
             keys_BHRK,
             values_BHRK,
-            self._by_head(self.codes_RE[: keys_BHRK.size(2)]),
+            self._by_head(self._codes_of_ring(keys_BHRK.size(2))),
             bias,
             distance_BTR.masked_fill(unseen_BTR, -1),
         )
         return self.output(mixed_BTHK.flatten(-2)), rings | {"seen": seen_B + segment}
+
+    def _codes_of_ring(self, slots: int) -> Tensor:
+        # A graph holds what it was traced with.
+        if torch.compiler.is_compiling():
+            return self.codes_RE[:slots]
+        return self._ring_codes.rows(slots, self.position)
 
     def _by_head(self, tensor_XE: Tensor) -> Tensor:
         return tensor_XE.view(*tensor_XE.shape[:-1], -1, self.head_dim)
@@ -165,7 +178,7 @@ class RelativeBlock(Block):
 
     def static_state(self, batch: int, like: Tensor, *, chunk: int) -> State:
         """See `Block`."""
-        codes_SD = self._compute_sinusoids(ring_length(self.memory, chunk)).flip(0)
+        codes_SD = self._compute_sinusoids(whole_blocks(ring_length(self.memory, chunk))).flip(0)
         return self.attention.static_state(codes_SD, self.memory, batch, chunk=chunk)
 
     def forward(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
@@ -208,6 +221,10 @@ class RelativeBlock(Block):
     def flops_per_token(self) -> float:
         """See `Block`; keys, values and positions are cached."""
         return 2.0 * (4 * self.dim + 3 * self.memory) * self.width
+
+    def memory_length(self) -> int:
+        """See `Block`."""
+        return self.memory
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """A full memory."""

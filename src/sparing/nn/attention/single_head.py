@@ -128,10 +128,10 @@ class SingleHeadAttention(nn.Module):
         gate_D: Tensor = self.value_gate()
         return mixed_BTD * gate_D
 
-    def focus(self, source_BTD: Tensor, keys_BSD: Tensor) -> Tensor:
+    def weights(self, source_BTD: Tensor, keys_BSD: Tensor, seen_B: Tensor | None = None) -> Tensor:
         """Return the attention weights (B, T, S)."""
         query_BTD = self._gated_query(source_BTD).to(keys_BSD.dtype)
-        return attention_weights(query_BTD, keys_BSD)
+        return attention_weights(query_BTD, keys_BSD, seen_B)
 
     def collapse(self) -> None:
         """Replace the over-parameterised gate by a vector of the same value."""
@@ -185,10 +185,12 @@ class SingleHeadBlock(Block):
             stored, self.memory, state, hidden_BTD.size(1)
         )
 
-    def focus(self, hidden_BTD: Tensor, state: State) -> Tensor:
-        """Return the attention weights (B, T, S) of this segment."""
+    @torch.no_grad()
+    def attention_weights(self, hidden_BTD: Tensor, state: State) -> Tensor:
+        """See `Block`."""
         stored_BSD = self._extend(hidden_BTD, state)["memory"]
-        return self.attention.focus(self.norm_query(hidden_BTD), stored_BSD)
+        query_BTD = self.norm_query(hidden_BTD)
+        return self.attention.weights(query_BTD, stored_BSD, state.get("seen"))[:, None]
 
     def reset_lanes(self, state: State, lanes_B: Tensor) -> State:
         """Mark the selected lanes' entries as missing; nothing is written."""
@@ -204,6 +206,10 @@ class SingleHeadBlock(Block):
     def flops_per_token(self) -> float:
         """Count the query matrix, the scores and the weighted sum."""
         return 2.0 * (self.dim**2 + 2 * self.memory * self.dim)
+
+    def memory_length(self) -> int:
+        """See `Block`."""
+        return self.memory
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """A full memory."""

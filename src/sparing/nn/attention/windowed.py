@@ -1,6 +1,6 @@
-"""Attention whose heads learn how far back to look, and its residual block.
+"""The residual block of attention whose heads learn how far back to look.
 
-Axes: B batch, T segment, M memory, S = M + T, H heads, K head width, D dim; 2: key and value.
+Axes: B batch, T segment, M memory, H heads, K head width, D dim; 2: key and value.
 """
 
 import math
@@ -10,91 +10,20 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparing.nn.attention.window_rings import attend_to_rings
+from sparing.nn.attention.window_heads import WindowedAttention
 from sparing.nn.block import Block, BlockConfig, BufferedBlock, ResidualConfig, Role
 from sparing.nn.checks import check_at_least, check_counts
-from sparing.nn.dropout import Dropout
 from sparing.nn.kv_buffer import KVBuffer, count_on_host, lazy_zeros
-from sparing.nn.linear import Linear, StackedLinear
 from sparing.nn.precision import compute_dtype
 from sparing.nn.ring import empty_head_rings, is_static, ring_length
-from sparing.nn.rotary import PERIOD, Rotary
+from sparing.nn.rotary import PERIOD
 from sparing.nn.size import SizeLimit, scale_width
 from sparing.nn.state import State, forget_lanes, zero_lanes
-from sparing.ops.rotated_entries import rotated_entries
-from sparing.ops.window_attention import Edge, window_attention
 
 GRAIN = 256
 """Memories are cut to multiples of this, so that their length seldom changes."""
-
-
-class WindowedAttention(nn.Module):
-    """Normalised and rotated queries and keys; windows with a soft edge; one output matrix.
-
-    With `key_shift` a value is stored with the key of the position before it: a query that finds a
-    place like its own reads what came next there. Otherwise that takes two attention layers.
-    """
-
-    def __init__(  # noqa: PLR0913  all but three are keyword-only
-        self,
-        dim: int,
-        heads: int,
-        head_dim: int,
-        *,
-        ramp: int,
-        dropout: float,
-        gated: bool,
-        key_shift: bool,
-        rotary_fraction: float,
-    ) -> None:
-        super().__init__()
-        self.heads, self.head_dim, self.ramp, self.key_shift = heads, head_dim, ramp, key_shift
-        self.entries = StackedLinear(dim, heads * head_dim, blocks=3, bias=False)
-        self.output = Linear(heads * head_dim, dim, bias=False)
-        self.gain_H = nn.Parameter(torch.ones(heads))
-        self.rotary = Rotary(head_dim, rotary_fraction=rotary_fraction)
-        self.dropout = Dropout(dropout)
-        self.gate = Linear(dim, heads, bias=False) if gated else None
-        if self.gate is not None:
-            nn.init.zeros_(self.gate.weight)
-        nn.init.normal_(self.entries.weight, std=0.5 * dim**-0.5)
-        nn.init.zeros_(self.output.weight)
-
-    def forward(self, hidden_BTD: Tensor, state: State, span_H: Tensor) -> tuple[Tensor, State]:
-        """Return what to add to the stream, and the segment's own entries (`fresh`), detached."""
-        query_BTHK, after = self.project(hidden_BTD, state)
-        if is_static(state):
-            fresh_BT2HK = after.pop("fresh")
-            mixed_BTHK, rings = attend_to_rings(query_BTHK, fresh_BT2HK, state, span_H, self.ramp)
-            after |= rings
-        else:
-            memory_BM2HK = state["entries"]
-            first_B = (memory_BM2HK.size(1) - state["seen"]).clamp(min=0)
-            mixed_BTHK = window_attention(
-                query_BTHK, after["fresh"], memory_BM2HK, Edge(span_H, first_B, self.ramp)
-            )
-        if self.gate is not None:
-            # Twice a half at first: an untrained gate is open.
-            open_BTH = 2 * torch.sigmoid(self.gate(F.rms_norm(hidden_BTD, hidden_BTD.shape[-1:])))
-            mixed_BTHK = mixed_BTHK * open_BTH[..., None]
-        delta_BTD = self.dropout(self.output(mixed_BTHK.flatten(2)))
-        return delta_BTD, {name: tensor.detach() for name, tensor in after.items()}
-
-    def project(self, hidden_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the queries and the segment's own entries, without attending."""
-        normed_BTD = F.rms_norm(hidden_BTD, hidden_BTD.shape[-1:])
-        three_BT3HK = self.entries(normed_BTD).unflatten(-1, (3, self.heads, self.head_dim))
-        after = {"seen": state["seen"] + hidden_BTD.size(1)}
-        if self.key_shift:
-            # A copy: a view would keep all three alive.
-            after["key"] = three_BT3HK[:, -1, 1].to(state["key"].dtype, copy=True)
-        query_BTHK, fresh_BT2HK = rotated_entries(
-            three_BT3HK, self.gain_H, self.rotary.table, state["seen"], state.get("key")
-        )
-        return query_BTHK, {"fresh": fresh_BT2HK.to(compute_dtype(fresh_BT2HK)), **after}
 
 
 class WindowedAttentionBlock(BufferedBlock):
@@ -114,7 +43,7 @@ class WindowedAttentionBlock(BufferedBlock):
         limit: int,
         starts: Sequence[float],
         ramp: int = 32,
-        price: float = 0.0,
+        span_penalty: float = 0.0,
         dropout: float = 0.0,
         gated: bool = False,
         key_shift: bool = False,
@@ -129,7 +58,7 @@ class WindowedAttentionBlock(BufferedBlock):
         super().__init__()
         if limit < 1 or not starts or not all(0 <= start <= limit for start in starts):
             raise ValueError(f"spans must start between 0 and the limit {limit}, not at {starts}")
-        self.dim, self.limit, self.price = dim, limit, price
+        self.dim, self.limit, self.span_penalty = dim, limit, span_penalty
         self.attend = WindowedAttention(
             dim,
             heads,
@@ -213,7 +142,7 @@ class WindowedAttentionBlock(BufferedBlock):
 
     def penalty(self, zero: Tensor) -> Tensor:
         """Return the mean span times the penalty per position."""
-        return self.price * self.spans().mean() if self.price else zero
+        return self.span_penalty * self.spans().mean() if self.span_penalty else zero
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -222,8 +151,18 @@ class WindowedAttentionBlock(BufferedBlock):
 
     def telemetry(self) -> dict[str, float]:
         """Return the window of every head: its span and the ramp."""
-        spans = self.spans().detach().tolist()
-        return {f"span.{head}": span + self.attend.ramp for head, span in enumerate(spans)}
+        return {f"span.{head}": window for head, window in enumerate(self.learned_windows())}
+
+    def learned_windows(self) -> list[float]:
+        """See `Block`; the ramp included."""
+        return [span + self.attend.ramp for span in self.spans().detach().tolist()]
+
+    @torch.no_grad()
+    def attention_weights(self, hidden_BTD: Tensor, state: State) -> Tensor:
+        """See `Block`."""
+        weights_BHTS, first_B = self.attend.weights(hidden_BTD, state, self.spans())
+        # The memory is as long as it will ever be from the beginning on, most of it empty.
+        return weights_BHTS[..., int(first_B.min()) :]
 
     def compile_parts(self) -> None:
         """Compile everything except `commit`."""
@@ -234,6 +173,10 @@ class WindowedAttentionBlock(BufferedBlock):
         matrices = sum(p.numel() for p in self.attend.parameters() if p.ndim == 2)
         seen = sum(span + self.attend.ramp / 2 for span in self.known)
         return 2.0 * (matrices + 2 * seen * self.attend.head_dim)
+
+    def memory_length(self) -> int:
+        """See `Block`. One window, the longest of all heads."""
+        return self.window
 
     def state_numbers(self, *, inference: bool = False) -> int:
         """Keys and values of one window, the last key with `key_shift`, and `seen`."""
@@ -290,7 +233,7 @@ class WindowedAttentionConfig(BlockConfig):
             limit=self.span_limit,
             starts=[min(start, self.span_limit) for start in self.span_starts],
             ramp=self.ramp,
-            price=self.span_penalty,
+            span_penalty=self.span_penalty,
             dropout=residual.dropout,
             gated=self.gated,
             key_shift=self.key_shift,

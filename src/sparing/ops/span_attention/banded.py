@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparing.ops.dropout import dropout as drop
 from sparing.ops.span_attention.reference import (
     PersistentVectors,
     Ramp,
@@ -55,8 +56,7 @@ def span_attention(  # noqa: PLR0913  a public op
     if persistent is not None:
         fixed = query_BHTK @ persistent.keys_HKN.to(query_BHTK.dtype)
         scores = torch.cat([fixed.to(scores.dtype), scores], dim=-1)
-    weights = torch.softmax(scores, dim=-1)
-    weights = F.dropout(weights, dropout, training=dropout > 0).to(values_BHSK.dtype)
+    weights = drop(torch.softmax(scores, dim=-1), dropout).to(values_BHSK.dtype)
     mixed_BHTK = mix(weights[..., -width:], select_window_keys(values_BHSK, segment, width))
     if persistent is not None:
         mixed_BHTK = mixed_BHTK + weights[..., :-width] @ persistent.values_HNK.to(weights.dtype)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparing.ops.dropout import dropout as drop
 from sparing.ops.span_attention.reference import Ramp, log_mask
 
 
@@ -35,8 +36,7 @@ def expiring_attention(  # noqa: PLR0913  a public op
     blind_B1T1 = (bias_BTS == -torch.inf).all(-1)[:, None, :, None]
     scores_BHTS = (scores_BHTS + bias_BTS[:, None]).masked_fill(blind_B1T1, 0)
     weights_BHTS = torch.softmax(scores_BHTS, dim=-1).masked_fill(blind_B1T1, 0)
-    weights_BHTS = F.dropout(weights_BHTS, dropout, training=dropout > 0)
-    return weights_BHTS.to(values_BHSK.dtype) @ values_BHSK
+    return drop(weights_BHTS, dropout).to(values_BHSK.dtype) @ values_BHSK
 
 
 def expiry(span_BS: Tensor, distance_BTS: Tensor, limit: int, ramp: Ramp) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from sparing.models.sha_rnn.config import SHARNNConfig
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder
 from sparing.runs.recipes.sha_rnn import enwik8_sha_rnn
-from sparing.runs.released.alphabets import ENWIK8
+from sparing.runs.released.alphabets import ENWIK8_BY_FREQUENCY_IN_TRAIN
 from sparing.runs.released.convert import (
     NUMBERED,
     check_fit,
@@ -60,15 +60,16 @@ def import_sha_rnn(
     weights = _rename(file, released.tensors, run.model.attention_at)
     check_fit(file, run, weights)
     about = {**provenance, "imported": file.name}
-    return save_run(out, run, weights, SymbolVocab(ENWIK8), about)
+    return save_run(out, run, weights, SymbolVocab(ENWIK8_BY_FREQUENCY_IN_TRAIN), about)
 
 
 def _run(file: Path, released: Released) -> RunConfig[SHARNNConfig]:
     weights, base = released.tensors, enwik8_sha_rnn()
     symbols, dim = shape_of(file, weights, "encoder.weight", 2, PROGRAM)
     boom_dim, _ = shape_of(file, weights, "blocks.0.ff.linear1.weight", 2, PROGRAM)
-    if symbols != len(ENWIK8):
-        raise UserError(f"{file} has {symbols} symbols; known is enwik8 with {len(ENWIK8)}")
+    if symbols != len(ENWIK8_BY_FREQUENCY_IN_TRAIN):
+        known = f"enwik8 with {len(ENWIK8_BY_FREQUENCY_IN_TRAIN)}"
+        raise UserError(f"{file} has {symbols} symbols; known is {known}")
     depth = count_layers(file, weights)
     try:
         model = SHARNNConfig(
@@ -81,7 +82,7 @@ def _run(file: Path, released: Released) -> RunConfig[SHARNNConfig]:
         )
     except ValueError as problem:
         raise UserError(f"{file}: {problem}") from None
-    return replace(base, model=model, data=replace(base.data, symbol_order="appearance"))
+    return replace(base, model=model)
 
 
 def _check_tied(file: Path, weights: Mapping[str, Tensor]) -> None:

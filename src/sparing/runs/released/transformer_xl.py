@@ -29,6 +29,8 @@ from sparing.runs.released.convert import (
 from sparing.runs.released.reader import Released, memory_limit, read_module
 
 PROGRAM = "Transformer-XL"
+OURS = ENWIK8_BY_FREQUENCY_IN_TRAIN.replace(b"\n", b"")
+"""How we number the bytes of enwik8 without newlines."""
 NAMES = {
     "dec_attn.o_net.weight": "attend.attention.output.weight",
     "dec_attn.r_net.weight": "attend.attention.position.weight",
@@ -65,7 +67,7 @@ def import_transformer_xl(
     weights = _reorder_rows(_rename(file, released.tensors))
     check_fit(file, run, weights)
     about = {**provenance, "imported": file.name}
-    return save_run(out, run, weights, SymbolVocab(ENWIK8_BY_FREQUENCY_IN_TRAIN), about)
+    return save_run(out, run, weights, SymbolVocab(OURS), about)
 
 
 def _run(file: Path, released: Released) -> RunConfig[TransformerXLConfig]:
@@ -119,7 +121,7 @@ def _rename(file: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _reorder_rows(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Put the rows of the embedding and the softmax in the order of our ids."""
-    rows = torch.tensor([ENWIK8_BY_FREQUENCY.index(each) for each in ENWIK8_BY_FREQUENCY_IN_TRAIN])
+    rows = torch.tensor([ENWIK8_BY_FREQUENCY.index(each) for each in OURS])
     tables = ("embedding.weight", "head.bias")
     return weights | {
         name: weights[name][rows]

@@ -107,7 +107,7 @@ def _world_class(config: WorldConfig) -> type[DDPWorld]:
 
 @contextmanager
 def _lost_processes(launch: Launch) -> Iterator[None]:
-    """Turn torch's errors about other processes into a LostError."""
+    """Turn torch's errors about other processes into a LostProcessError."""
     try:
         yield
     except RuntimeError as problem:

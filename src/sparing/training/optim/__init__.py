@@ -2,7 +2,7 @@
 
 from sparing.training.optim.adagrad import Adagrad
 from sparing.training.optim.averaging import Averaging, Lookahead
-from sparing.training.optim.build import OptimConfig, build_optimizer
+from sparing.training.optim.build import OptimConfig, build_optimizer, freeze_others
 from sparing.training.optim.clip import clip_
 from sparing.training.optim.lamb import Lamb
 from sparing.training.optim.muon import Muon
@@ -18,4 +18,5 @@ __all__ = [
     "OptimizerSet",
     "build_optimizer",
     "clip_",
+    "freeze_others",
 ]

@@ -1,5 +1,7 @@
 """Settings of the optimizers, and the optimizers built from them."""
 
+import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,7 +40,7 @@ STATE_KEYS: dict[type[Optimizer], tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
-    """Which optimizer updates the weights, and how fast."""
+    """Which optimizer updates which weights, and how fast."""
 
     name: OptimizerName = "adamw"
     """`muon` uses Muon for matrices and AdamW for everything else. `asgd` is `sgd` evaluated with
@@ -84,6 +86,9 @@ class OptimConfig:
     """Steps from one update of these averages to the next; `ema_decay` is per step all the same."""
     lookahead: bool = False
     """Whether to use Lookahead: every fifth step slow weights move 0.8 of the way."""
+    trainable: tuple[str, ...] = ()
+    """Names of the parameters to train, as shell patterns such as `*.init_states.*`; the others are
+    frozen. If empty, all are trained."""
 
     def __post_init__(self) -> None:
         # An average that is turned off is none.
@@ -121,6 +126,20 @@ class OptimConfig:
         for field, values in {"betas": self.betas, **shares}.items():
             if not all(0 <= value < 1 for value in values):
                 raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
+
+
+def freeze_others(model: LanguageModel, patterns: Sequence[str]) -> None:
+    """Freeze every parameter whose name matches none of `patterns`; without any, freeze none."""
+    named = dict(model.named_parameters())
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in named):
+            raise UserError(
+                f"optim.trainable: no parameter is named {pattern}; names are like "
+                f"{', '.join(list(named)[:3])}"
+            )
+    for name, parameter in named.items() if patterns else ():
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
 
 
 def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
