@@ -60,6 +60,17 @@ def test_on_the_smallest_screen_names_do_not_overlap_and_fingers_find_the_heads(
     assert min(heights) >= 24
 
 
+def test_nothing_below_moves_when_the_alternatives_arrive(page: Page) -> None:
+    top = "return document.querySelector('#heads').getBoundingClientRect().top"
+    for width in (320, 700, 1200):
+        page.size(width, 640)
+        page.open("#text=to")
+        page.until(lambda: page.alternatives())
+        with_alternatives = page.run(top)
+        page.run("document.querySelector('.lists').replaceChildren()")
+        assert page.run(top) == with_alternatives
+
+
 def test_dark_and_light_follow_the_system_and_the_reader(page: Page) -> None:
     ground = "return getComputedStyle(document.body).backgroundColor"
     page.open()
