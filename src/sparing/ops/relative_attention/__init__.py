@@ -3,9 +3,12 @@
 Axes: B batch, T segment, M memory, S = M + T keys, H heads, K head dim.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from sparing.ops.distance_attention import has_tiles
 from sparing.ops.relative_attention import fused, shifted
 from sparing.ops.relative_attention.reference import Bias
 
@@ -30,8 +33,7 @@ def relative_attention(  # noqa: PLR0913  three are keyword-only
     sees only that many newest keys, its own included; with `seen` only that many newest slots of a
     lane's memory are valid. `dropout` acts on the weights.
     """
-    grad = torch.is_grad_enabled()
-    attend = shifted.relative_attention if grad else fused.relative_attention
+    attend = _choose(keys_BSHK, query_BTHK.size(1))
     return attend(
         query_BTHK,
         keys_BSHK,
@@ -42,3 +44,14 @@ def relative_attention(  # noqa: PLR0913  three are keyword-only
         seen_B=seen_B,
         dropout=dropout,
     )
+
+
+def _choose(keys_BSHK: Tensor, segment: int) -> Callable[..., Tensor]:
+    if not torch.is_grad_enabled():
+        return fused.relative_attention
+    if not has_tiles(keys_BSHK, segment):
+        return shifted.relative_attention
+    # Triton is only installed, and only needed, where there is a GPU.
+    from sparing.ops.relative_attention import tiled
+
+    return tiled.relative_attention

@@ -5,6 +5,7 @@ Axes: B batch, H heads, T segment, M memory, S = M + T keys, K head width, W dis
 
 from torch import Tensor
 
+from sparing.ops.distance_attention import has_tiles
 from sparing.ops.span_attention import banded
 from sparing.ops.span_attention.reference import PersistentVectors, Ramp, log_mask, soft_mask
 
@@ -33,6 +34,14 @@ def span_attention(  # noqa: PLR0913  a public op
     many positions before the segment, and older ones must be zero vectors. `persistent` vectors
     take part in the same softmax. `dropout` acts on the weights.
     """
+    usual = zeros and persistent is None and span.ndim == 1
+    if usual and has_tiles(keys_BHSK, query_BHTK.size(2)):
+        # Triton is only installed, and only needed, where there is a GPU.
+        from sparing.ops.span_attention import tiled
+
+        return tiled.span_attention(
+            query_BHTK, keys_BHSK, values_BHSK, position_KW, span, ramp=ramp, dropout=dropout
+        )
     return banded.span_attention(
         query_BHTK,
         keys_BHSK,
