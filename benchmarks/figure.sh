@@ -26,8 +26,9 @@ python -m sparing train "$recipe" --from "$enwik8" --out "$out" --quiet "$@"
 python -m sparing evaluate "$out" --split valid --json > "$out/valid.json" &
 python -m sparing evaluate "$out" --split test --json > "$out/test.json"
 wait $!
+# Before the proof, so that a machine that is taken away leaves the figure.
+python -m sparing results "$out"
 # Many lanes, to keep a GPU busy. For a model of 60M they hold tens of gigabytes.
 python -m sparing compress "$scratch/million" --model "$out" --device auto --lanes 1024 --verify \
   --json --out "$scratch/coded" > "$out/proof.json"
-python -m sparing results "$out"
 cat "$out/proof.json"

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.tiny import CONFIGS
 from tests.ops import h200
 from torch import Tensor
 
+from sparing.config import with_settings
+from sparing.models import FAMILIES
 from sparing.ops import relative_attention as relative
 from sparing.ops import span_attention as span_ops
 from sparing.ops.distance_attention import SHORTEST, has_tiles
@@ -48,6 +51,7 @@ RELATIVE: dict[str, dict[str, Any]] = {
     },
     "a reach of nothing": {"segment": 20, "memory": 9, "reach": 0},
     "wide": {"segment": 70, "memory": 64, "width": 64},
+    "between two powers of two": {"segment": 20, "memory": 9, "width": 41},
 }
 
 
@@ -129,6 +133,36 @@ def test_in_sixteen_bits_the_kernels_are_hardly_farther_off(name: str, dtype: to
         for found, other, right in zip(got, plain, exact, strict=True):
             assert (found - right).norm() <= 2 * (other - right).norm()
             assert (found - right).norm() < 0.02 * right.norm()
+
+
+WIDER = {"adaptive_span": ["dim=32"], "transformer_xl": ["dim=32", "head_dim=16", "memory=24"]}
+
+
+def test_whole_models_have_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def anywhere(keys: Tensor, segment: int) -> bool:
+        used.append(segment)
+        return True
+
+    segments = torch.randint(11, (3, 2, 20), generator=torch.Generator().manual_seed(1))
+    for family in ("adaptive_span", "transformer_xl"):
+        found = []
+        for on_gpu in (False, True):
+            if on_gpu:
+                monkeypatch.setattr(span_ops, "has_tiles", anywhere)
+                monkeypatch.setattr(relative, "has_tiles", anywhere)
+            torch.manual_seed(0)
+            model = FAMILIES[family].model(with_settings(CONFIGS[family][1], WIDER[family]))
+            state, loss = model.initial_state(2), torch.zeros(())
+            for segment in segments:
+                out = model(segment, state)
+                state, loss = out.state, loss + model.head.nats(out.hidden_BTD, segment).mean()
+            loss.backward()
+            found.append([loss.detach(), *(each.grad for each in model.parameters())])
+        monkeypatch.undo()
+        assert_alike(*found)
+    assert used
 
 
 def test_dropout_leaves_a_share_of_the_weights_scaled_up_both_ways() -> None:
@@ -224,7 +258,8 @@ def test_the_kernels_are_for_enough_queries_in_16_bits_on_a_gpu() -> None:
     assert has_tiles(keys, SHORTEST)
     assert not has_tiles(keys, SHORTEST - 1)
     assert not has_tiles(keys.float(), SHORTEST)
-    assert not has_tiles(keys[..., :41], SHORTEST)
+    assert has_tiles(keys[..., :41], SHORTEST)
+    assert not has_tiles(torch.cat([keys, keys, keys], -1), SHORTEST)
     assert not has_tiles(torch.empty(1, 1, 1, 64, dtype=torch.bfloat16), SHORTEST)
 
 

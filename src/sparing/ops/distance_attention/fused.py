@@ -8,12 +8,15 @@ or gathered. Axes: B batch, T segment, M memory, S = M + T keys, H heads, K head
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 
 from sparing.ops.distance_attention import kernels
 from sparing.ops.span_attention.reference import Ramp
 
+NARROWEST = 16
+"""Fewest channels of a tile."""
 HASH_LEVELS = 1 << 31
 """A rate of dropout is met to one part in this many."""
 FORWARD = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 3}
@@ -60,12 +63,24 @@ def distance_attention(
     hash_key = first_B.new_empty(0)
     if dropout:
         hash_key = first_B.new_empty(2).random_(-(1 << 31), (1 << 31) - 1)
+    head_dim = query_BTHK.size(-1)
+    query_BTHK, keys_BSHK, values_BSHK = (
+        _widen(each) for each in (query_BTHK, keys_BSHK, values_BSHK)
+    )
     mixed_BTHK: Tensor = _attend(
         query_BTHK.contiguous(), *_alike(keys_BSHK, values_BSHK), _rows_together(bias_BHTW),
         span_H, first_B, hash_key, padding, nearest, ramp.length, ramp.offset,
         ramp.closed, dropout,
     )[0]  # fmt: skip
-    return mixed_BTHK
+    return mixed_BTHK[..., :head_dim]
+
+
+def _widen(tensor_BXHK: Tensor) -> Tensor:
+    """Add channels of zeros up to a power of two, as tiles have them."""
+    width = max(NARROWEST, triton.next_power_of_2(tensor_BXHK.size(-1)))
+    missing = width - tensor_BXHK.size(-1)
+    # Padding by nothing would copy.
+    return F.pad(tensor_BXHK, (0, missing)) if missing else tensor_BXHK
 
 
 def _alike(keys_BSHK: Tensor, values_BSHK: Tensor) -> tuple[Tensor, Tensor]:
