@@ -196,6 +196,29 @@ def test_dropout_leaves_a_share_of_the_weights_scaled_up_both_ways() -> None:
     assert_alike(differentiate(dropped(values, 5), inputs), wanted)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_both_compile_as_one_graph(rate: float) -> None:
+    shapes = [(2, 2, 20, 16), (2, 2, 29, 16), (2, 2, 29, 16), (16, 25)]
+    given = [numbers(*shape, dtype=torch.float32) for shape in shapes]
+    span = torch.tensor([3.5, 9.0], device=DEVICE, requires_grad=True)
+    shapes = [(2, 20, 2, 16), (2, 29, 2, 16), (2, 29, 2, 16), (29, 2, 16), (2, 16), (2, 16)]
+    others = [numbers(*shape, dtype=torch.float32) for shape in shapes]
+
+    def by_spans(*inputs: Tensor) -> Tensor:
+        return span_tiled.span_attention(*inputs, ramp=Ramp(16), dropout=rate)
+
+    def by_distances(*inputs: Tensor) -> Tensor:
+        bias = relative.Bias(*inputs[4:])
+        return relative_tiled.relative_attention(*inputs[:4], bias, dropout=rate)
+
+    for kernels, inputs in ((by_spans, [*given, span]), (by_distances, others)):
+        compiled = torch.compile(kernels, backend="aot_eager", fullgraph=True)
+        torch.manual_seed(3)
+        wanted = differentiate(kernels(*inputs), inputs)
+        torch.manual_seed(3)
+        assert_alike(differentiate(compiled(*inputs), inputs), wanted)
+
+
 def test_a_score_far_above_the_others_at_the_end_of_a_ramp_stays_finite() -> None:
     torch.manual_seed(0)
     query, keys = (numbers(1, 1, 16, 16, dtype=torch.float32) for _ in range(2))

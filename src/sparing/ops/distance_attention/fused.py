@@ -62,7 +62,8 @@ def distance_attention(
     ramp = Ramp(0) if edge is None else edge.ramp
     hash_key = first_B.new_empty(0)
     if dropout:
-        hash_key = first_B.new_empty(2).random_(-(1 << 31), (1 << 31) - 1)
+        limits = -(1 << 31), (1 << 31) - 1
+        hash_key = torch.randint(*limits, (2,), dtype=torch.int32, device=first_B.device)
     head_dim = query_BTHK.size(-1)
     query_BTHK, keys_BSHK, values_BSHK = (
         _widen(each) for each in (query_BTHK, keys_BSHK, values_BSHK)
