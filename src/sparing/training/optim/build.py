@@ -116,14 +116,6 @@ class OptimConfig:
                 raise UserError(f"optim: {field} must be at least 1, not {getattr(self, field)}")
         if len(set(self.ema_decay)) < len(self.ema_decay):
             raise UserError(f"optim: ema_decay must be different numbers, not {self.ema_decay}")
-        self._check_name()
-        shares = {"momentum": (self.momentum or 0.0,), "ema_decay": self.ema_decay}
-        for field, values in {"betas": self.betas, **shares}.items():
-            if not all(0 <= value < 1 for value in values):
-                raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
-
-    def _check_name(self) -> None:
-        """Refuse settings that the optimizer of this name does not have."""
         if self.decay_schedule == "constant" and self.name not in DECOUPLED:
             raise UserError(
                 f"optim: decay_schedule constant is for {' and '.join(DECOUPLED)}, not {self.name}"
@@ -132,6 +124,10 @@ class OptimConfig:
             raise UserError(f"optim: cautious_decay is for muon only, not {self.name}")
         if self.ema_decay and self.name in AVERAGING:
             raise UserError(f"optim: {self.name} averages the weights already; set ema_decay to 0")
+        shares = {"momentum": (self.momentum or 0.0,), "ema_decay": self.ema_decay}
+        for field, values in {"betas": self.betas, **shares}.items():
+            if not all(0 <= value < 1 for value in values):
+                raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
 
 
 def freeze_others(model: LanguageModel, patterns: Sequence[str]) -> None:
