@@ -132,11 +132,6 @@ def test_only_decoupled_decay_can_be_constant(name: Any) -> None:
         OptimConfig(name=name, decay_schedule="constant")
 
 
-def test_only_muon_decays_cautiously() -> None:
-    with pytest.raises(UserError, match="cautious_decay is for muon only, not adamw"):
-        OptimConfig(cautious_decay=True)
-
-
 def test_gradients_are_dropped(tiny: Make) -> None:
     model = tiny()
     optimizer = build_optimizer(model, OptimConfig(name="muon"))

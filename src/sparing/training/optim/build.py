@@ -65,9 +65,6 @@ class OptimConfig:
     """What the shrinkage per step follows: the schedule of the learning rate, or with `constant`
     none: it is `lr` x `weight_decay` in every step whose rate is not 0, also called independent
     weight decay. `constant` is for `adamw` and `muon` only."""
-    cautious_decay: bool = False
-    """`muon` only: whether a weight of a matrix decays only where its update moves it towards zero
-    as well, about half of them. Also called cautious weight decay."""
     decay_vectors: bool = True
     """Whether weight decay applies to biases, gains and other vectors, as in SHA-RNN's code."""
     momentum: float | None = None
@@ -111,17 +108,18 @@ class OptimConfig:
             value = getattr(self, field)
             if value is not None and not 0 <= value <= LARGEST:
                 raise UserError(f"optim: {field} must be from 0 to {LARGEST:g}, not {value}")
-        for field in ("patience", "ema_update_every"):
-            if getattr(self, field) < 1:
-                raise UserError(f"optim: {field} must be at least 1, not {getattr(self, field)}")
+        if self.patience < 1:
+            raise UserError(f"optim: patience must be at least 1, not {self.patience}")
+        if self.ema_update_every < 1:
+            raise UserError(
+                f"optim: ema_update_every must be at least 1, not {self.ema_update_every}"
+            )
         if len(set(self.ema_decay)) < len(self.ema_decay):
             raise UserError(f"optim: ema_decay must be different numbers, not {self.ema_decay}")
         if self.decay_schedule == "constant" and self.name not in DECOUPLED:
             raise UserError(
                 f"optim: decay_schedule constant is for {' and '.join(DECOUPLED)}, not {self.name}"
             )
-        if self.cautious_decay and self.name != "muon":
-            raise UserError(f"optim: cautious_decay is for muon only, not {self.name}")
         if self.ema_decay and self.name in AVERAGING:
             raise UserError(f"optim: {self.name} averages the weights already; set ema_decay to 0")
         shares = {"momentum": (self.momentum or 0.0,), "ema_decay": self.ema_decay}
@@ -153,9 +151,7 @@ def build_optimizer(model: LanguageModel, config: OptimConfig) -> OptimizerSet:
         (matrices if with_muon else others).append(group)
     optimizers: list[Optimizer] = []
     if matrices:
-        optimizers.append(
-            Muon(matrices, momentum=_momentum(config), cautious=config.cautious_decay)
-        )
+        optimizers.append(Muon(matrices, momentum=_momentum(config)))
     if others:
         optimizers.append(_single_optimizer(others, config, model.device))
     for optimizer in optimizers:

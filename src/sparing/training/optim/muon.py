@@ -26,8 +26,7 @@ class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices only.
 
     `blocks` in a parameter group is the number of matrices stacked along the rows of its tensors;
-    each of them is orthogonalised on its own. `cautious` decays only those weights that the update
-    moves towards zero as well.
+    each of them is orthogonalised on its own.
     """
 
     def __init__(
@@ -37,10 +36,8 @@ class Muon(Optimizer):
         lr: float = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
-        cautious: bool = False,
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "blocks": 1}
-        self.cautious = cautious
         super().__init__(params, defaults)
         for group in self.param_groups:
             for p in group["params"]:
@@ -58,7 +55,7 @@ class Muon(Optimizer):
             for update in self._momentum(group):
                 shaped.setdefault(update.blocks.shape[1:], []).append(update)
         for updates in shaped.values():
-            _apply(updates, self.cautious)
+            _apply(updates)
         return loss
 
     def _momentum(self, group: dict[str, Any]) -> list[_Update]:
@@ -78,7 +75,7 @@ class Muon(Optimizer):
         ]
 
 
-def _apply(updates: list[_Update], cautious: bool) -> None:
+def _apply(updates: list[_Update]) -> None:
     """Orthogonalise all blocks of one shape as a batch and update their parameters."""
     every_NRC = orthogonalise(torch.cat([update.blocks for update in updates]))
     rows, columns = every_NRC.shape[1:]
@@ -92,12 +89,7 @@ def _apply(updates: list[_Update], cautious: bool) -> None:
         pairs.append((to_local(p), to_local(distribute_like(part_NRC.view(p.shape), p))))
     for (lr, weight_decay), pairs in equal.items():
         parameters, steps = map(list, zip(*pairs, strict=True))
-        if weight_decay and cautious:
-            shrinking = torch._foreach_mul(parameters, steps)
-            torch._foreach_sign_(shrinking)
-            torch._foreach_clamp_min_(shrinking, 0)
-            torch._foreach_addcmul_(parameters, parameters, shrinking, value=-lr * weight_decay)
-        elif weight_decay:
+        if weight_decay:
             torch._foreach_mul_(parameters, 1 - lr * weight_decay)
         torch._foreach_add_(parameters, steps, alpha=-lr * scale)
 
