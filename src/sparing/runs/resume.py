@@ -70,8 +70,9 @@ def resume(
             # First: the shorter length in `last` is that of the journal without its damage, and
             # what the next line removes may be the reason to start again.
             journal.rewind(folder.metrics, size)
-        if again and _trains_otherwise(before, run):
+        if _trains_otherwise(before, run) if again else _is_before_best(training, name):
             swap.remove(folder.checkpoints, "best")
+        swap.go_back_to_best(folder.checkpoints, name)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
         journal.rewind(folder.metrics, size)
         record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
@@ -197,6 +198,11 @@ def _save_as_last(
     if captured is not None:
         saved = replace(captured, settings=to_json(run))
         checkpoint.save(folder.checkpoints, "last", saved, run.identity(), rotate=rotate)
+
+
+def _is_before_best(training: Training, name: str) -> bool:
+    """Whether there was no `best` yet when checkpoint `name` was written."""
+    return name != "best" and training.counters.best_nats is None
 
 
 def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:
