@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.conftest import Killed, contents, killed, resume
+from tests.runs.conftest import Killed, contents, killed, resume, start_and_kill
 
 from sparing.cli.main import main
 from sparing.runs.folder import RunFolder
@@ -252,3 +252,32 @@ def test_resuming_a_finished_run_changes_nothing(
     assert "budget is used up: 8 steps" in capsys.readouterr().err
     assert (killed_run / "results.json").read_text() == results
     assert (killed_run / "config.json").read_text() == config
+
+
+@pytest.mark.parametrize(
+    ("ordered", "changed"),
+    [
+        ("train.shuffle_chunk=24", "train.seed=3"),
+        ("train.shuffle_chunk=24", "train.shuffle_chunk=48"),
+        ("train.shuffle_chunk=24", "train.shuffle_chunk=none"),
+        ("train.shuffle_chunk=24", "train.segment=6"),
+        ("train.shuffle_chunk=none", "train.shuffle_chunk=24"),
+    ],
+)
+def test_the_order_of_an_epoch_under_way_stays(
+    ordered: str,
+    changed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = start_and_kill(tmp_path, monkeypatch, "sparing.runs.callbacks._validate", ordered)
+    before = contents(out)
+    assert resume(out, "--set", changed) == 2
+    said = capsys.readouterr().err
+    name, _, value = changed.partition("=")
+    assert said.startswith(f"sparing: {name} cannot become {value} in the middle of")
+    assert said.count("\n") == 1
+    assert contents(out) == before
+    # A second pass begins with an epoch of its own.
+    assert resume(out, "--set", changed, "--set", "optim.lr=1e-3") == 0

@@ -53,6 +53,7 @@ class Position(TypedDict, total=False):
     step: Required[Count]
     cursor: tuple[Count, Count, Count]
     loss_scale: tuple[float, Count] | None
+    order: dict[str, int | bool]
 
 
 @dataclass(frozen=True, slots=True)
