@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.conftest import SETTINGS, Killed, killed, resume
+from tests.runs.conftest import Killed, killed, resume, start_words
 
 from sparing.cli.main import main
 from sparing.runs import callbacks
@@ -33,13 +33,10 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 @pytest.fixture
 def killed_late(losses: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that is killed at step 14, after a `best` that is later than its `last`."""
-    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
-    corpus, out = tmp_path / "text.txt", tmp_path / "run"
-    corpus.write_text("".join(f"{n} green bottles, {n * n} walls\n" for n in range(300)))
     every = ["train.evaluate_every=2", "train.checkpoint_every=5", "train.steps=16"]
-    words = [word for setting in (*SETTINGS, *every) for word in ("--set", setting)]
+    out, start = start_words(tmp_path, monkeypatch, *every)
     with pytest.raises(Killed):
-        main(["train", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet", *words])
+        main(start)
     assert steps(out) == {"last": 10, "previous": 5, "best": 12}
     return out
 

@@ -83,21 +83,14 @@ def resume(
 def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: str) -> bool:
     """Whether the run was killed before its first `last`, rather than having lost it."""
     results, names = folder.results(), checkpoint.list_names(folder.checkpoints)
-    if name != "last" or {"last", "previous"} & set(names):
+    if name != "last" or {"last", "previous"} & set(names) or folder.is_tuned():
         return False
     if results and (not names or before != run):
         # Results belong to weights, which a new start would replace by others.
         what = "results of other settings" if names else "results but no checkpoint"
         raise UserError(f"run {folder.path} has {what}; start a new run")
-    if folder.is_tuned():
-        raise UserError(
-            f"run {folder.path} was killed before it had stored the weights of --init; start a "
-            "new run in another folder"
-        )
-    reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
-    # The first `last` may have been under way, as until the second was due.
-    due *= 1 + swap.is_begun(folder.checkpoints, "last")
-    return "training" not in results and reached <= due
+    reached = journal.last_step(folder.metrics)
+    return "training" not in results and reached <= before.train.checkpoint_every
 
 
 def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:

@@ -243,6 +243,11 @@ def save_last(training: Training, callbacks: Callbacks, *, whole: bool = True) -
         counters.rollbacks = 0
     sync_journal(training, callbacks)
     save_captured(training, callbacks, "last", capture if whole else capture_weights)
+    if training.saved_step is None:
+        # The first is waited for: while there is none, a resume starts from the beginning, so it
+        # must be certain that no later step was made.
+        with counters.spending("checkpoints"):
+            callbacks.finish_saving()
     training.saved_step = counters.step
 
 

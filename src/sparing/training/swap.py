@@ -33,11 +33,6 @@ def begin(folder: Path, name: str) -> Path:
     return incoming
 
 
-def is_begun(folder: Path, name: str) -> bool:
-    """Whether a checkpoint was being written."""
-    return (folder / f"incoming-{name}").is_dir()
-
-
 def keep_best(folder: Path) -> None:
     """Give the incoming `last` the `best` of its time, to which a resume from it goes back."""
     if (best := locate(folder, "best")) is not None:
