@@ -200,6 +200,8 @@ def _bytes_per_token(run: RunConfig, entries: Sequence[Mapping[str, Any]]) -> fl
     if run.data.vocab in ONE_BYTE:
         return 1.0
     for entry in entries:
+        if entry["kind"] != "train":
+            continue
         nats, bits = _number(entry.get("nats_per_token")), _number(entry.get("bits_per_byte"))
         if nats and bits:
             return units.bits_per_byte(nats, 1) / bits

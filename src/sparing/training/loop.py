@@ -189,9 +189,10 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
     result = found[best]
     evaluate_s = sum(each["elapsed_s"] for each in found.values())
     cost = {"scored_tokens": result["tokens"], "evaluate_s": evaluate_s}
-    position = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
+    # In place of those of the evaluation.
+    so_far = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
     choice = choice_among(found, best)
-    callbacks.journal.note("valid", counters.step, **{**result, **cost, **position, **choice})
+    callbacks.journal.note("valid", counters.step, **{**result, **cost, **so_far, **choice})
     which = f"average with ema_decay {best}" if best else "the weights themselves"
     bits = f"{result['bits_per_byte']:.4f} bits per byte{f' ({which})' if choice else ''}"
     callbacks.bar.print(f"step {counters.step}: valid {bits}")
