@@ -61,7 +61,12 @@ def fit(
             # Weights without a finite loss must not replace good ones.
             checkpoint_due = counters.step % config.checkpoint_every == 0
             if checkpoint_due and check_gradients(training, callbacks):
+                first = training.saved_step is None
                 save_last(training, callbacks)
+                if first:
+                    # While there is none, a resume starts from the beginning: no step after it
+                    # must have been made if it fails.
+                    finish_saving(training, callbacks)
         counters.elapsed_s = clock.elapsed_s()
         finish(training, config, callbacks, interrupted=stop.requested)
     return stop.cause
@@ -81,8 +86,7 @@ def finish(
         update = capture_optimizer(training) if whole else Checkpoint({}, position(training))
         with training.counters.spending("checkpoints"):
             callbacks.update_checkpoint("last", update)
-    with training.counters.spending("checkpoints"):
-        callbacks.finish_saving()
+    finish_saving(training, callbacks)
 
 
 def budget_used(training: Training, config: TrainConfig, clock: Clock) -> float:
@@ -244,11 +248,6 @@ def save_last(training: Training, callbacks: Callbacks, *, whole: bool = True) -
         counters.rollbacks = 0
     sync_journal(training, callbacks)
     save_captured(training, callbacks, "last", capture if whole else capture_weights)
-    if training.saved_step is None:
-        # The first is waited for: while there is none, a resume starts from the beginning, so it
-        # must be certain that no later step was made.
-        with counters.spending("checkpoints"):
-            callbacks.finish_saving()
     training.saved_step = counters.step
 
 
@@ -261,6 +260,12 @@ def save_captured(
     """Begin to write a checkpoint; what is counted is the time in which no step can be made."""
     with training.counters.spending("checkpoints"):
         callbacks.save(name, captured(training))
+
+
+def finish_saving(training: Training, callbacks: Callbacks) -> None:
+    """Wait until all checkpoints are written."""
+    with training.counters.spending("checkpoints"):
+        callbacks.finish_saving()
 
 
 def sync_journal(training: Training, callbacks: Callbacks) -> None:
