@@ -162,6 +162,21 @@ def test_a_failure_is_raised_once_by_whatever_comes_next() -> None:
     writer.join()
 
 
+def test_a_journal_that_cannot_be_closed_does_not_leave_a_write_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk() -> None:
+        raise OSError(28, "No space left on device")
+
+    hooks, written = in_background(tmp_path, Shelf(), lambda *_: None), list[int]()
+    assert hooks.writer is not None
+    monkeypatch.setattr(hooks.journal, "close", full_disk)
+    monkeypatch.setattr(hooks.writer, "join", lambda: written.append(1))
+    with pytest.raises(OSError, match="No space left"):
+        hooks.close()
+    assert written == [1]
+
+
 def test_nothing_is_raised_for_a_write_that_is_under_way() -> None:
     go_on = Event()
 

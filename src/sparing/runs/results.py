@@ -55,7 +55,7 @@ class RunSummary:
     elapsed_s: float | None
     """From the start of the process to the last entry of the journal."""
     bytes_per_s: float | None
-    """Between the first and the last `train` entry, so compilation is not included."""
+    """Between the first and the last `train` entry, so compilation before that is not included."""
     peak_bytes: float | None
     """Peak memory of the device; resident memory on a CPU."""
     last_validation: SplitResult | None

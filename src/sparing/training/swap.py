@@ -71,7 +71,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def swap_in(folder: Path, name: str, *, rotate: bool) -> None:
-    """Replace checkpoint `name` by the incoming one; with `rotate` it becomes `previous`."""
+    """Replace checkpoint `name` by the incoming one; the old is `previous` then, with `rotate`."""
     current = folder / name
     if current.is_dir():
         current.rename(folder / ("retired-last" if rotate else "trash"))
