@@ -20,12 +20,14 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(main(sys.argv[2:]))
 """
 
-# In its own mount namespace: a run on a small disk, resumed with more and more free space.
-FILLED = """
-import contextlib, io, json, os, subprocess, sys
+# In its own mount namespace: a run on a small disk.
+SMALL_DISK = """
+import contextlib, io, json, os, shutil, subprocess, sys
 from pathlib import Path
 from sparing.cli.main import main
 
+# Its thread would print a traceback of its own.
+sys.modules["torch.utils.tensorboard"] = None
 disk, corpus, *words = sys.argv[1:]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=True)
 run, filler = Path(disk, "run"), Path(disk, "filler")
@@ -40,7 +42,12 @@ def fill(free_bytes):
         while file.write(bytes(4096)):
             pass
     os.truncate(filler, max(0, filler.stat().st_size - free_bytes))
+"""
 
+# Resumed with more and more free space.
+RESUMED = (
+    SMALL_DISK
+    + """
 found, steps = [call("train", "quickstart", "--data", corpus, "--out", run, "--quiet", *words)], 12
 for pages in (0, 1, 2, 4, 8, 16, 24, 32, 48):
     steps += 1
@@ -54,6 +61,24 @@ for pages in (0, 1, 2, 4, 8, 16, 24, 32, 48):
 found.append(call("train", "--resume", "--out", run, "--set", "train.steps=40", "--quiet"))
 print(json.dumps(found))
 """
+)
+
+# Started with more and more free space, and again, or resumed if it says so, with all of it.
+STARTED = (
+    SMALL_DISK
+    + """
+start, found = ["train", "quickstart", "--data", corpus, "--out", run, "--quiet", *words], []
+for pages in (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 40, 56, 72):
+    fill(4096 * pages)
+    status, said = call(*start)
+    filler.unlink()
+    way_on = said.split("to continue: sparing ")
+    again = way_on[1].split() if len(way_on) > 1 else start
+    found.append([status, said, *call(*again), *call("evaluate", run, "--bytes", 50)])
+    shutil.rmtree(run)
+print(json.dumps(found))
+"""
+)
 
 
 def python(
@@ -104,18 +129,36 @@ def mounted(disk: Path) -> bool:
         return False
 
 
-def test_a_run_on_a_full_disk_can_be_resumed(corpus: Path, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
+def on_small_disk(program: str, folder: Path, *words: object) -> Any:
+    """What the program prints as JSON."""
+    disk = folder / "disk"
     disk.mkdir()
     if not mounted(disk):
         pytest.skip("needs the right to mount a tmpfs in a namespace of its own")
-    said = python(FILLED, disk, corpus, *settings(), within=("unshare", "-rm"))
+    said = python(program, disk, *words, within=("unshare", "-rm"))
     assert said.returncode == 0, said.stderr
-    first, *rest, last = json.loads(said.stdout)
+    return json.loads(said.stdout)
+
+
+def test_a_run_on_a_full_disk_can_be_resumed(corpus: Path, tmp_path: Path) -> None:
+    first, *rest, last = on_small_disk(RESUMED, tmp_path, corpus, *settings())
     assert first[0] == last[0] == 0, (first, last)
     outcomes: list[Any] = [status for status, *_ in rest]
     assert outcomes.count(2) > 3
     for status, why, evaluated, complaint, left in rest:
         assert (evaluated, complaint.count("Traceback"), left) == (0, 0, []), complaint
+        if status:
+            one_line(why, "no space left")
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_run_that_does_not_fit_on_the_disk_says_how_to_go_on(
+    tuned: bool, corpus: Path, run: Path, tmp_path: Path
+) -> None:
+    words = [*settings("train.checkpoint_every=4"), *(["--init", run] if tuned else [])]
+    outcomes = on_small_disk(STARTED, tmp_path, corpus, *words)
+    assert sum(status == 2 for status, *_ in outcomes) > 9
+    for status, why, again, said, evaluated, complaint in outcomes:
+        assert (again or evaluated) == 0, (why, said, complaint)
         if status:
             one_line(why, "no space left")

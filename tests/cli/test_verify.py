@@ -189,11 +189,13 @@ def test_a_stopped_run_is_named_with_the_command_that_compares_it(
 def test_runs_and_options_that_cannot_be_compared_are_refused(
     published: Path, run: Path, corpus: Path, sparing: Sparing, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other"
-    words = ["--out", other, *settings("optim.lr=0.01"), "--quiet"]
-    assert sparing("train", "quickstart", "--data", corpus, *words).status == 0
+    other, sparse = tmp_path / "other", tmp_path / "sparse"
+    for out, setting in ((other, "optim.lr=0.01"), (sparse, "train.log_every=3")):
+        words = ["--out", out, *settings(setting), "--quiet"]
+        assert sparing("train", "quickstart", "--data", corpus, *words).status == 0
     for given, answer in (
         (["quickstart", "--run", other], "has other settings than the reference (optim.lr"),
+        (["quickstart", "--run", sparse], "than the reference (train.log_every: 2 -> 3)"),
         (["quickstart", "--run", run, "--out", other], "--run ignores --out"),
         (["quickstart", "--until", "0"], "--until is a fraction of the run"),
         (["quickstart", "--run", run, "--until", "0.1"], "begins at step 2 of 12; compare more"),
@@ -204,3 +206,21 @@ def test_runs_and_options_that_cannot_be_compared_are_refused(
         said = sparing("verify", *given)
         assert (said.status, said.out, len(said.err.splitlines())) == (2, "", 1)
         assert answer in said.err
+
+
+def test_validations_of_another_part_of_the_split_are_not_compared(
+    published: Path, corpus: Path, sparing: Sparing, tmp_path: Path
+) -> None:
+    out = tmp_path / "brief"
+    words = [
+        "--out",
+        out,
+        *settings("train.evaluate_bytes=40", "train.keep_state=false"),
+        "--quiet",
+    ]
+    assert sparing("train", "quickstart", "--data", corpus, *words).status == 0
+    for split in ("valid", "test"):
+        assert sparing("evaluate", out, "--split", split, "--device", "cpu").status == 0
+    record = sparing("verify", "quickstart", "--run", out, "--json").json()
+    assert record["verdict"] == "within"
+    assert not [row for row in record["rows"] if row["what"].startswith("valid, step")]

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,28 @@ def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
     assert order(1) == orders[1]
     # The first epoch is shuffled as well.
     assert orders[0][0] != list(range(400))
+
+
+def test_the_settings_of_an_order_are_those_that_change_it() -> None:
+    plain = StreamConfig(batch=4, segment=5, seed=3)
+    changes = [
+        {"seed": 4}, {"segment": 40}, {"shuffle_chunk": 20}, {"shuffle_reset": True},
+        {"random_epoch_offset": True}, {"pad_last": True}, {"randomised": True},
+    ]  # fmt: skip
+    for start in ({}, {"shuffle_chunk": 40}, {"random_epoch_offset": True}):
+        one = replace(plain, **start)
+        for change in changes:
+            two = replace(one, **change)
+            for epoch in (0, 1):
+                texts = [read_by_lanes(config, epoch) for config in (one, two)]
+                same = torch.equal(*texts)
+                assert same == (one.order(epoch) == two.order(epoch)), (start, change, epoch)
+
+
+def read_by_lanes(config: StreamConfig, epoch: int) -> torch.Tensor:
+    segments = epoch_of((counting(4 * 400), config), epoch)
+    wanted = torch.cat([segment.targets_BT for segment in segments], dim=1)
+    return wanted[wanted != IGNORE_INDEX]
 
 
 def test_without_chunks_the_order_is_that_of_the_text() -> None:

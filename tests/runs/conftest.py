@@ -43,16 +43,24 @@ def start_and_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, *more: str
 ) -> Path:
     """Start a run of six steps, and kill it at a function."""
-    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
-    corpus, out = tmp_path / "text.txt", tmp_path / "run"
-    corpus.write_text("".join(f"{n} green bottles, {n * n} walls\n" for n in range(300)))
-    words = [word for one in (*SETTINGS, "train.steps=6", *more) for word in ("--set", one)]
-    start = ["train", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
+    out, start = start_words(tmp_path, monkeypatch, "train.steps=6", *more)
     with monkeypatch.context() as patched:
         patched.setattr(moment, killed)
         with pytest.raises(Killed):
-            main([*start, *words])
+            main(start)
     return out
+
+
+def start_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str
+) -> tuple[Path, list[str]]:
+    """The folder of a run, and the command that starts it."""
+    monkeypatch.setenv("SPARING_HOME", str(tmp_path / "home"))
+    corpus, out = tmp_path / "text.txt", tmp_path / "run"
+    corpus.write_text("".join(f"{n} green bottles, {n * n} walls\n" for n in range(300)))
+    words = [word for one in (*SETTINGS, *more) for word in ("--set", one)]
+    start = ["train", "quickstart", "--data", str(corpus), "--out", str(out), "--quiet"]
+    return out, [*start, *words]
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -151,21 +151,19 @@ def test_a_run_killed_before_its_first_step_resumes_from_the_weights(
     assert RunFolder(out).step("last") == 12
 
 
-def test_a_run_killed_before_it_stored_the_weights_is_not_resumed(
-    texts: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("moment", ["train.checkpoint.save", "folder.run_config.to_json"])
+def test_a_run_killed_before_it_stored_the_weights_is_started_by_the_same_command(
+    moment: str, texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, out = tmp_path / "source", tmp_path / "tuned"
     assert train("quickstart", "--data", texts[0], "--out", first, *settings()) == 0
-
     with monkeypatch.context() as patched:
-        patched.setattr("sparing.runs.train.checkpoint.save", killed)
+        patched.setattr(f"sparing.runs.{moment}", killed)
         with pytest.raises(Killed):
             tuned(first, texts[1], out)
     assert train("--resume", "--out", out) == 2
-    assert "before it had stored the weights of --init" in capsys.readouterr().err
+    assert tuned(first, texts[1], out) == 0
+    assert [RunFolder(out).step(name) for name in ("last", "previous")] == [12, 0]
 
 
 def test_without_a_recipe_the_model_is_that_of_the_run(

@@ -77,6 +77,14 @@ def test_tokens_of_several_bytes_are_counted_in_bytes(tmp_path: Path) -> None:
     assert found.bytes_per_s == pytest.approx(3 * 100)
 
 
+def test_the_bytes_of_a_token_are_those_of_the_training_text(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, vocab="words")
+    rest, nats = folder.metrics.read_text(), 1.5 * 4 * math.log(2)
+    first = {"kind": "valid", **measured(1.5, step=5, nats_per_token=nats)}
+    folder.metrics.write_text(f"{json.dumps(first)}\n{rest}")
+    assert summarize(folder).bytes_read == pytest.approx(3 * 30000)
+
+
 def test_the_whole_valid_split_comes_before_the_journal(tmp_path: Path) -> None:
     folder = make_run(tmp_path, evaluate_bytes=500)
     valid, test = read_split_results(folder)

@@ -1,17 +1,21 @@
 """Resuming a run that was killed."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.runs.conftest import Killed, contents, killed, resume
+from tests.runs.conftest import Killed, contents, killed, resume, start_and_kill, start_words
 
 from sparing.cli.main import main
 from sparing.runs.folder import RunFolder
 from sparing.training import checkpoint, journal
+from sparing.training.background import BackgroundWriter
 from sparing.training.checkpoint import Checkpoint
 
 
@@ -45,6 +49,23 @@ def test_a_run_killed_before_its_first_last_starts_again(
     assert steps == sorted(steps)
     assert RunFolder(early_run).step("last") == 8
     assert [each["step"] for each in RunFolder(early_run).starts()[1:]] == [0, 0]
+
+
+def test_a_run_whose_first_last_does_not_fit_on_the_disk_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.safetensors")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "_write", full)
+        # As if the disk took as long to fill up as training takes to the next checkpoint.
+        patched.setattr(BackgroundWriter, "check", lambda self: None)
+        out, start = start_words(tmp_path, monkeypatch, "train.steps=12", "train.log_every=1")
+        assert main(start) == 2
+    assert f"to continue: sparing train --resume --out {out}" in capsys.readouterr().err
+    assert resume(out) == 0
+    assert RunFolder(out).step("last") == 8
 
 
 def test_starting_again_with_other_settings_drops_the_weights_of_those_before(
@@ -252,3 +273,32 @@ def test_resuming_a_finished_run_changes_nothing(
     assert "budget is used up: 8 steps" in capsys.readouterr().err
     assert (killed_run / "results.json").read_text() == results
     assert (killed_run / "config.json").read_text() == config
+
+
+@pytest.mark.parametrize(
+    ("ordered", "changed"),
+    [
+        ("train.shuffle_chunk=24", "train.seed=3"),
+        ("train.shuffle_chunk=24", "train.shuffle_chunk=48"),
+        ("train.shuffle_chunk=24", "train.shuffle_chunk=none"),
+        ("train.shuffle_chunk=24", "train.segment=6"),
+        ("train.shuffle_chunk=none", "train.shuffle_chunk=24"),
+    ],
+)
+def test_the_order_of_an_epoch_under_way_stays(
+    ordered: str,
+    changed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = start_and_kill(tmp_path, monkeypatch, "sparing.runs.callbacks._validate", ordered)
+    before = contents(out)
+    assert resume(out, "--set", changed) == 2
+    said = capsys.readouterr().err
+    name, _, value = changed.partition("=")
+    assert said.startswith(f"sparing: {name} cannot become {value} in the middle of")
+    assert said.count("\n") == 1
+    assert contents(out) == before
+    # A second pass begins with an epoch of its own.
+    assert resume(out, "--set", changed, "--set", "optim.lr=1e-3") == 0

@@ -50,7 +50,8 @@ def small(value: float = 0.0) -> Checkpoint:
 
 def test_steps_go_on_while_a_checkpoint_is_being_written(tmp_path: Path) -> None:
     training, shelf, steps = toy_training(), Shelf(), dict[str, int]()
-    reached = Event()
+    # The first `last` is waited for; here is one already.
+    training.saved_step, reached = 0, Event()
 
     def slow_disk(name: str, checkpoint: Checkpoint) -> None:
         if checkpoint.cursor["step"] == 3 and name == "last":
@@ -76,6 +77,7 @@ def third_checkpoint(folder: Path, *, late: bool) -> Checkpoint:
     """The checkpoint of step 3; `late`, it is written while steps 4 to 6 are made."""
     folder.mkdir()
     training, shelf, go_on = toy_training(), Shelf(), Event()
+    training.saved_step = 0
 
     def write(name: str, checkpoint: Checkpoint) -> None:
         if late:
@@ -140,7 +142,8 @@ def test_a_write_that_fails_ends_the_run(tmp_path: Path, *, last: bool) -> None:
         fit(training, budget(steps=20, checkpoint_every=3), PLAIN, hooks)
     hooks.close()
     assert failed.is_set()
-    assert training.counters.step <= (20 if last else 6)
+    # While there is no `last`, no step is made beyond it.
+    assert training.counters.step == (20 if last else 3)
 
 
 def test_a_failure_is_raised_once_by_whatever_comes_next() -> None:
@@ -157,6 +160,21 @@ def test_a_failure_is_raised_once_by_whatever_comes_next() -> None:
     writer.save("third", small())
     # After an error elsewhere, which is the one to report.
     writer.join()
+
+
+def test_a_journal_that_cannot_be_closed_does_not_leave_a_write_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk() -> None:
+        raise OSError(28, "No space left on device")
+
+    hooks, written = in_background(tmp_path, Shelf(), lambda *_: None), list[int]()
+    assert hooks.writer is not None
+    monkeypatch.setattr(hooks.journal, "close", full_disk)
+    monkeypatch.setattr(hooks.writer, "join", lambda: written.append(1))
+    with pytest.raises(OSError, match="No space left"):
+        hooks.close()
+    assert written == [1]
 
 
 def test_nothing_is_raised_for_a_write_that_is_under_way() -> None:

@@ -115,8 +115,10 @@ def _message(problem: Exception) -> str | None:
 
 def _file_message(problem: OSError) -> str:
     where = f"{problem.filename}: " if problem.filename else ""
-    if problem.errno == errno.ENOSPC:
-        return f"{where}no space left on the device; no partial file was kept"
-    if problem.errno == errno.EEXIST:
-        return f"{where}a file of this name is in the way"
-    return f"{where}{problem.strerror or problem}"
+    what, advice = problem.strerror or str(problem), getattr(problem, "__notes__", [])
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "no space left on the device; no partial file was kept"
+        advice = advice or ["make room and try again"]
+    elif problem.errno == errno.EEXIST:
+        what = "a file of this name is in the way"
+    return where + "; ".join([what, *advice])

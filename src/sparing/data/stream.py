@@ -79,6 +79,12 @@ class StreamConfig:
     """Give the last segment of an epoch its full length, because another length would need another
     compilation. The extra tokens are inputs, but their targets are ignored."""
 
+    def order(self, epoch: int) -> dict[str, int]:
+        """The settings by name that decide in which order an epoch is read; none: the text's."""
+        names = ["shuffle_chunk", "segment"] if self.shuffle_chunk else []
+        names += ["random_epoch_offset"] if self.random_epoch_offset and epoch else []
+        return {name: getattr(self, name) for name in (*names, *(["seed"] if names else []))}
+
 
 class Stream:
     """The text in `batch` contiguous lanes of (almost) equal length, segment by segment.

@@ -15,10 +15,11 @@ from sparing.experiments.trial import Trial, TrialRecord, origins
 from sparing.experiments.variants import Variant
 from sparing.models.cost import cost
 from sparing.runs.build import build_model
+from sparing.runs.check import check_run
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import is_run, refuse_other_settings
 from sparing.runs.layout import Layout
-from sparing.runs.train import TrainOptions, check_run
+from sparing.runs.train import TrainOptions
 from sparing.units import pluralize
 
 

@@ -11,7 +11,6 @@ from sparing.experiments.variants import Variant
 from sparing.runs.config import RunConfig
 from sparing.runs.folder import RunFolder, is_run
 from sparing.runs.provenance import now
-from sparing.runs.records import Provenance, read_provenance
 from sparing.runs.results import RunSummary, summarize
 
 FINISHED, FAILED, UNFINISHED = "finished", "failed", "unfinished"
@@ -101,16 +100,12 @@ class TrialRecord:
 
 def origins(trials: Iterable[Trial]) -> dict[str, list[str]]:
     """The commits and devices of all processes that trained these, each once."""
-    found = [each for trial in trials for each in _provenances(trial.path)]
+    started = [RunFolder(trial.path) for trial in trials if is_run(trial.path)]
+    found = [start for folder in started for start in folder.starts()]
     return {
         "commits": list(dict.fromkeys(str(each.get("commit") or "unknown") for each in found)),
         "devices": list(dict.fromkeys(str(each.get("device") or "unknown") for each in found)),
     }
-
-
-def _provenances(path: Path) -> list[Provenance]:
-    first = read_provenance(path)
-    return [first, *first.get("resumed", [])] if first else []
 
 
 def _summarize(path: Path) -> RunSummary:

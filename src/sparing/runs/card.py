@@ -8,7 +8,7 @@ from sparing.files import read_object
 HOME = Path(__file__).parents[1] / "bundled"
 """A run folder without a journal: settings, vocabulary, provenance, results, best weights."""
 COSTS = "costs"
-"""Its file of what `runs.costs.costs` computes; other run folders have none."""
+"""Its file of what `runs.costs.costs` computes; that of a search holds block times instead."""
 
 
 def read_card(home: Path = HOME) -> tuple[dict[str, Any], dict[str, Any]] | None:

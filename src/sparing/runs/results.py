@@ -55,7 +55,7 @@ class RunSummary:
     elapsed_s: float | None
     """From the start of the process to the last entry of the journal."""
     bytes_per_s: float | None
-    """Between the first and the last `train` entry, so compilation is not included."""
+    """Between the first and the last `train` entry, so compilation before that is not included."""
     peak_bytes: float | None
     """Peak memory of the device; resident memory on a CPU."""
     last_validation: SplitResult | None
@@ -200,6 +200,8 @@ def _bytes_per_token(run: RunConfig, entries: Sequence[Mapping[str, Any]]) -> fl
     if run.data.vocab in ONE_BYTE:
         return 1.0
     for entry in entries:
+        if entry["kind"] != "train":
+            continue
         nats, bits = _number(entry.get("nats_per_token")), _number(entry.get("bits_per_byte"))
         if nats and bits:
             return units.bits_per_byte(nats, 1) / bits

@@ -70,8 +70,9 @@ def resume(
             # First: the shorter length in `last` is that of the journal without its damage, and
             # what the next line removes may be the reason to start again.
             journal.rewind(folder.metrics, size)
-        if again and _trains_otherwise(before, run):
+        if _trains_otherwise(before, run) if again else _is_before_best(training, name):
             swap.remove(folder.checkpoints, "best")
+        swap.go_back_to_best(folder.checkpoints, name)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
         journal.rewind(folder.metrics, size)
         record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
@@ -82,21 +83,14 @@ def resume(
 def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: str) -> bool:
     """Whether the run was killed before its first `last`, rather than having lost it."""
     results, names = folder.results(), checkpoint.list_names(folder.checkpoints)
-    if name != "last" or {"last", "previous"} & set(names):
+    if name != "last" or {"last", "previous"} & set(names) or folder.is_tuned():
         return False
     if results and (not names or before != run):
         # Results belong to weights, which a new start would replace by others.
         what = "results of other settings" if names else "results but no checkpoint"
         raise UserError(f"run {folder.path} has {what}; start a new run")
-    if folder.is_tuned():
-        raise UserError(
-            f"run {folder.path} was killed before it had stored the weights of --init; start a "
-            "new run in another folder"
-        )
-    reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
-    # The first `last` may have been under way, as until the second was due.
-    due *= 1 + swap.is_begun(folder.checkpoints, "last")
-    return "training" not in results and reached <= due
+    reached = journal.last_step(folder.metrics)
+    return "training" not in results and reached <= before.train.checkpoint_every
 
 
 def _check_unchanged_settings(before: RunConfig, run: RunConfig) -> None:
@@ -197,6 +191,11 @@ def _save_as_last(
     if captured is not None:
         saved = replace(captured, settings=to_json(run))
         checkpoint.save(folder.checkpoints, "last", saved, run.identity(), rotate=rotate)
+
+
+def _is_before_best(training: Training, name: str) -> bool:
+    """Whether there was no `best` yet when checkpoint `name` was written."""
+    return name != "best" and training.counters.best_nats is None
 
 
 def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:

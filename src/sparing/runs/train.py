@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,13 @@ from typing import Any
 from sparing import device
 from sparing.data.textfile import cache_dir
 from sparing.data.tokens import Tokens, prepare
-from sparing.device import Hardware, ram_bytes
+from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.files import claim_folder, lock_folder, remove_leftovers
 from sparing.launch import current_launch
-from sparing.models import FAMILIES
-from sparing.models.api import LanguageModel
-from sparing.runs.build import build_model, build_stream, build_training, stream_config
+from sparing.runs.build import build_training
 from sparing.runs.callbacks import build_callbacks
+from sparing.runs.check import check_trainable
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import (
     RunFolder,
@@ -34,13 +33,13 @@ from sparing.runs.resume import ResumeOptions, resume
 from sparing.training import checkpoint, journal
 from sparing.training.capture import capture
 from sparing.training.distributed.init import init_world
-from sparing.training.distributed.world import World, WorldConfig
+from sparing.training.distributed.world import WorldConfig
 from sparing.training.loop import budget_used, fit
 from sparing.training.recovery import report_event
 from sparing.training.remarks import remarks
 from sparing.training.state import Callbacks, Training
 from sparing.training.stopping import Clock, Pace
-from sparing.units import format_bytes, pluralize
+from sparing.units import pluralize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +82,7 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if not options.resume:
-        refuse_used_folder(path)
+        refuse_used_folder(path, besides=_stored_first(options))
     elif not is_run(path):
         raise UserError(f"there is no run in {path} to resume; start one without --resume")
     else:
@@ -108,42 +107,6 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
             load_init(training.model, options.init)
         training.head_start_s += time.perf_counter() - began_s
         return _train_in_folder(run, path, training, tokens, options)
-
-
-def check_trainable(run: RunConfig) -> None:
-    """Raise a UserError for settings that these processes or this machine cannot train."""
-    if current_launch().size > 1 and FAMILIES[run.family].model.single_process:
-        raise UserError(
-            f"a {run.family} is trained by one process; run its seeds in parallel instead"
-        )
-    if run.optim.trainable and FAMILIES[run.family].model.single_process:
-        raise UserError("a search chooses what to train in each step; leave optim.trainable out")
-    model = build_model(run, "meta")
-    _check_memory(model)
-    if model.fixed_micro_batches and run.train.batch < 2 * run.train.micro_batches:
-        raise UserError(
-            "model.search.turn holds out lanes of every micro-batch, so each needs two: raise "
-            "train.batch or lower train.micro_batches"
-        )
-
-
-def _check_memory(model: LanguageModel) -> None:
-    """Weights are drawn on the CPU, where too many of them would get the process killed."""
-    count = sum(parameter.numel() for parameter in model.parameters())
-    size = sum(parameter.nbytes for parameter in model.parameters())
-    if size > ram_bytes():
-        held = format_bytes(ram_bytes())
-        raise UserError(
-            f"{count:,} parameters take {format_bytes(size)}, and this machine has {held}; "
-            "choose smaller sizes"
-        )
-
-
-def check_run(run: RunConfig, tokens: Tokens) -> None:
-    """Raise a UserError for a run that one process could not train on this text."""
-    run = for_vocab(run, tokens.vocab.size)
-    check_trainable(run)
-    build_stream(tokens, stream_config(run), World())
 
 
 def _tokens(run: RunConfig, path: Path, options: TrainOptions) -> Tokens:
@@ -187,10 +150,11 @@ def _train_in_folder(
     leading = training.world.rank == 0
     # Processes of an earlier start of this launch may take a moment to end.
     wait_s = options.timeout_s if options.restarted else 0.0
-    with claim_folder(path, wait_s=wait_s) if leading else nullcontext():
+    claim = claim_folder(path, wait_s=wait_s) if leading else nullcontext()
+    with claim, _add_way_on(path):
         if leading and not options.resume:
             # Another process may have been here since the first look.
-            refuse_used_folder(path)
+            refuse_used_folder(path, besides=_stored_first(options))
         folder = _start(run, path, training, tokens, options)
         callbacks = build_callbacks(run, folder, tokens, training, progress=options.progress)
         callbacks.bar.print(f"run {path}")
@@ -212,6 +176,17 @@ def _train_in_folder(
     return signal
 
 
+@contextmanager
+def _add_way_on(path: Path) -> Iterator[None]:
+    """Add to an error of the disk how to go on after it, if there is a run already."""
+    try:
+        yield
+    except OSError as problem:
+        if is_run(path):
+            problem.add_note(f"to continue: sparing train --resume --out {path}")
+        raise
+
+
 def _start(
     run: RunConfig, path: Path, training: Training, tokens: Tokens, options: TrainOptions
 ) -> RunFolder:
@@ -225,17 +200,24 @@ def _start(
     if world.broadcast_object(budget_used(training, run.train, Clock(training.head_start_s)) >= 1):
         _check_any_step(training, run)
     init = options.init
-    # So that a resume before the first step needs the other run no longer.
     captured = None if init is None else capture(training)
     if world.rank == 0:
+        if captured is not None:
+            # So that a resume needs the other run no longer; before config.json, which makes the
+            # folder a run.
+            stored = folder.checkpoints
+            checkpoint.save(stored, "last", captured, run.identity(), rotate=False)
         remove_leftovers(path)
         record = provenance(training.hardware, run.train.seed)
         record |= {} if init is None else {"init": init.record()}
         record |= {} if options.pace is None else {"paced": True}
         create(path, run, tokens.vocab, record, texts=tokens.text_sha256())
-        if captured is not None:
-            checkpoint.save(folder.checkpoints, "last", captured, run.identity())
     return folder
+
+
+def _stored_first(options: TrainOptions) -> list[str]:
+    """Checkpoints that a new run has before its config.json: a start may have been cut short."""
+    return [] if options.init is None else ["last"]
 
 
 def _check_any_step(training: Training, run: RunConfig) -> None:

@@ -176,8 +176,13 @@ def _stretch(curve: Curve, part: npt.NDArray[np.intp], by: By) -> str:
 def _validation_rows(
     reference: Reference, folder: RunFolder, by: By, end: float
 ) -> Iterator[ComparedFigure]:
-    """Validations after the same step; by minutes, weights of one step are not comparable."""
-    for entry in journal.read(folder.metrics) if by == "steps" else ():
+    """Validations after the same step; by minutes, weights of one step are not comparable.
+
+    Nor are losses on other bytes of the split.
+    """
+    scored = (run.train.evaluate_bytes for run in (reference.run(), folder.config()))
+    comparable = by == "steps" and len({*scored}) == 1
+    for entry in journal.read(folder.metrics) if comparable else ():
         found = reference.validations.get(str(entry["step"]))
         if entry["kind"] == "valid" and found is not None and entry["step"] <= end:
             yield ComparedFigure(

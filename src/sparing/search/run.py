@@ -24,10 +24,11 @@ from sparing.plot.search import (
     save_animation,
 )
 from sparing.plot.series import RunJournal, read_journals
+from sparing.runs.check import check_trainable
 from sparing.runs.config import RunConfig, for_vocab, to_json
 from sparing.runs.folder import RunFolder, open_run
 from sparing.runs.layout import format_number
-from sparing.runs.train import TrainOptions, check_trainable, train
+from sparing.runs.train import TrainOptions, train
 from sparing.search.cost import BlockCosts, Currency, Regime, additivity, block_costs, cost_table
 from sparing.search.derive import (
     derive,

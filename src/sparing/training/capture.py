@@ -12,7 +12,7 @@ from sparing.data.stream import Cursor
 from sparing.documents import conform, damage_named
 from sparing.errors import UserError
 from sparing.models.api import LanguageModel
-from sparing.training.checkpoint import Checkpoint
+from sparing.training.checkpoint import Checkpoint, Position
 from sparing.training.distributed.dtensor import distribute_like
 from sparing.training.distributed.world import World
 from sparing.training.state import Counters, Training
@@ -43,10 +43,11 @@ def capture_weights(training: Training) -> Checkpoint:
 
 
 def position(training: Training) -> dict[str, Any]:
-    """Counters and loss scale as JSON, the content of `cursor.json`."""
-    scale = training.scale
+    """Counters, the epoch's order and loss scale as JSON, the content of `cursor.json`."""
+    scale, cursor = training.scale, training.counters.cursor
     return asdict(training.counters) | {
-        "cursor": list(training.counters.cursor),
+        "cursor": list(cursor),
+        "order": training.stream.config.order(cursor.epoch),
         "loss_scale": [scale.value, scale.good_steps] if scale.active else None,
     }
 
@@ -85,6 +86,7 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
     """The inverse of `capture`."""
     saved, scale = checkpoint.tensors["state"], checkpoint.cursor.get("loss_scale")
     training.counters = _counters(checkpoint)
+    _check_order(training, checkpoint.cursor.get("order"))
     restore_weights(training, checkpoint)
     if scale is not None and training.scale.active:
         training.scale.value, training.scale.good_steps = scale
@@ -97,6 +99,22 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
     local = training.world.scatter_state(carried)
     training.state = {name: tensor.to(device) for name, tensor in local.items()}
     _restore_rng(training, saved)
+
+
+def _check_order(training: Training, order: Mapping[str, Any] | None) -> None:
+    """Refuse another order for the rest of an epoch: some of the text would be read twice."""
+    cursor = training.counters.cursor
+    now = training.stream.config.order(cursor.epoch)
+    # An older version did not write the order.
+    then = now if order is None or not cursor.position else order
+    for name in {**then, **now}:
+        was, becomes = (str(each.get(name)).lower() for each in (then, now))
+        if was != becomes:
+            raise UserError(
+                f"train.{name} cannot become {becomes} in the middle of an epoch, which is read in "
+                f"an order that depends on it; leave it at {was}, or start a second pass with "
+                "--checkpoint best"
+            )
 
 
 def _restore_rng(training: Training, saved: Mapping[str, Tensor]) -> None:
@@ -153,7 +171,8 @@ def _counters(checkpoint: Checkpoint) -> Counters:
     Raises a UserError for fields of a newer version: what they mean would be lost.
     """
     known = {field.name for field in fields(Counters)}
-    stored = {name: value for name, value in checkpoint.cursor.items() if name != "loss_scale"}
+    others = Position.__annotations__.keys() - known
+    stored = {name: value for name, value in checkpoint.cursor.items() if name not in others}
     if unknown := sorted(stored.keys() - known):
         raise UserError(
             f"the checkpoint was written by version {checkpoint.version or 'unknown'} of sparing: "

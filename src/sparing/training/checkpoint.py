@@ -4,7 +4,6 @@ A checkpoint is first written to `incoming-NAME`, its manifest at the end, and t
 """
 
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
@@ -54,6 +53,7 @@ class Position(TypedDict, total=False):
     step: Required[Count]
     cursor: tuple[Count, Count, Count]
     loss_scale: tuple[float, Count] | None
+    order: dict[str, int | bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,9 @@ def _write_incoming(
     try:
         sums = _write(incoming, checkpoint)
         for file in kept:
-            _link_or_copy(folder / name / file, incoming / file)
+            swap.link_or_copy(folder / name / file, incoming / file)
+        if name == "last":
+            swap.keep_best(folder)
         if checkpoint.settings is not None:
             write_json(incoming / SETTINGS, checkpoint.settings)
         files = {**kept, **sums}
@@ -199,15 +201,6 @@ def exists(folder: Path, name: str = "last") -> bool:
 def list_names(folder: Path) -> list[str]:
     """The names of all checkpoints in a folder, including damaged ones."""
     return [name for name in NAMES if exists(folder, name)]
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        # Not every file system supports hard links.
-        shutil.copy2(source, target)
-        fsync(target)
 
 
 def _write(incoming: Path, checkpoint: Checkpoint) -> dict[str, Sums]:

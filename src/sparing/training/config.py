@@ -46,7 +46,7 @@ class TrainConfig:
     minutes: float | None = None
     """Stop after this much time; the learning rate is annealed over it."""
     seed: int = 1111
-    """Seed of weights, dropout, segment lengths, epoch offsets and state resets."""
+    """Seed of weights, dropout, segment lengths, epoch offsets, chunk orders and state resets."""
     precision: Precision = "auto"
     """Precision of matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     reduction: Reduction = "float32"

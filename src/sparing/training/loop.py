@@ -61,7 +61,12 @@ def fit(
             # Weights without a finite loss must not replace good ones.
             checkpoint_due = counters.step % config.checkpoint_every == 0
             if checkpoint_due and check_gradients(training, callbacks):
+                first = training.saved_step is None
                 save_last(training, callbacks)
+                if first:
+                    # While there is none, a resume starts from the beginning: no step after it
+                    # must have been made if it fails.
+                    finish_saving(training, callbacks)
         counters.elapsed_s = clock.elapsed_s()
         finish(training, config, callbacks, interrupted=stop.requested)
     return stop.cause
@@ -81,8 +86,7 @@ def finish(
         update = capture_optimizer(training) if whole else Checkpoint({}, position(training))
         with training.counters.spending("checkpoints"):
             callbacks.update_checkpoint("last", update)
-    with training.counters.spending("checkpoints"):
-        callbacks.finish_saving()
+    finish_saving(training, callbacks)
 
 
 def budget_used(training: Training, config: TrainConfig, clock: Clock) -> float:
@@ -189,9 +193,10 @@ def validate(training: Training, callbacks: Callbacks) -> bool:
     result = found[best]
     evaluate_s = sum(each["elapsed_s"] for each in found.values())
     cost = {"scored_tokens": result["tokens"], "evaluate_s": evaluate_s}
-    position = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
+    # In place of those of the evaluation.
+    so_far = {"tokens": counters.tokens, "elapsed_s": counters.elapsed_s}
     choice = choice_among(found, best)
-    callbacks.journal.note("valid", counters.step, **{**result, **cost, **position, **choice})
+    callbacks.journal.note("valid", counters.step, **{**result, **cost, **so_far, **choice})
     which = f"average with ema_decay {best}" if best else "the weights themselves"
     bits = f"{result['bits_per_byte']:.4f} bits per byte{f' ({which})' if choice else ''}"
     callbacks.bar.print(f"step {counters.step}: valid {bits}")
@@ -255,6 +260,12 @@ def save_captured(
     """Begin to write a checkpoint; what is counted is the time in which no step can be made."""
     with training.counters.spending("checkpoints"):
         callbacks.save(name, captured(training))
+
+
+def finish_saving(training: Training, callbacks: Callbacks) -> None:
+    """Wait until all checkpoints are written."""
+    with training.counters.spending("checkpoints"):
+        callbacks.finish_saving()
 
 
 def sync_journal(training: Training, callbacks: Callbacks) -> None:

@@ -181,6 +181,7 @@ class Callbacks:
     def close(self) -> None:
         """Leave nothing half-written behind an error."""
         self.bar.close()
-        self.journal.close()
+        # Before what can fail.
         if self.writer is not None:
             self.writer.join()
+        self.journal.close()

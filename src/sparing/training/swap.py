@@ -1,9 +1,10 @@
 """The folders of checkpoints: replaced by renames, and found again after a kill at any moment.
 
 `incoming-NAME` is complete once it has a manifest, `retired-last` is about to become `previous`,
-and `trash` is being deleted.
+and `trash` is being deleted. `last/best` and `previous/best` are the `best` of their time.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -32,13 +33,45 @@ def begin(folder: Path, name: str) -> Path:
     return incoming
 
 
-def is_begun(folder: Path, name: str) -> bool:
-    """Whether a checkpoint was being written."""
-    return (folder / f"incoming-{name}").is_dir()
+def keep_best(folder: Path) -> None:
+    """Give the incoming `last` the `best` of its time, to which a resume from it goes back."""
+    if (best := locate(folder, "best")) is not None:
+        link_files(best, folder / "incoming-last" / "best")
+
+
+def go_back_to_best(folder: Path, name: str) -> None:
+    """Make `best` what it was when checkpoint `name` was written."""
+    best, then = folder / "best" / MANIFEST, folder / name / "best" / MANIFEST
+    settle(folder)
+    if not then.is_file() or (best.is_file() and best.read_bytes() == then.read_bytes()):
+        return
+    try:
+        link_files(then.parent, folder / "incoming-best")
+    except OSError:
+        settle(folder)
+        raise
+    swap_in(folder, "best", rotate=False)
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Make a folder with the files of `source`, the manifest last, which makes it complete."""
+    target.mkdir()
+    for file in sorted(source.iterdir(), key=lambda each: each.name == MANIFEST):
+        link_or_copy(file, target / file.name)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file, which may have gigabytes and never changes, a second name."""
+    try:
+        os.link(source, target)
+    except OSError:
+        # Not every file system supports hard links.
+        shutil.copy2(source, target)
+        fsync(target)
 
 
 def swap_in(folder: Path, name: str, *, rotate: bool) -> None:
-    """Replace checkpoint `name` by the incoming one; with `rotate` it becomes `previous`."""
+    """Replace checkpoint `name` by the incoming one; the old is `previous` then, with `rotate`."""
     current = folder / name
     if current.is_dir():
         current.rename(folder / ("retired-last" if rotate else "trash"))

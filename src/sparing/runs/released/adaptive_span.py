@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sparing.data.vocab import SymbolVocab
@@ -20,6 +19,7 @@ from sparing.runs.released.convert import (
     check_fit,
     check_out,
     count_layers,
+    reorder_rows,
     save_run,
     shape_of,
 )
@@ -69,7 +69,7 @@ def import_adaptive_span(
     config = _config(file, theirs)
     alphabet = _alphabet(file, config.vocab_size)
     run = _run(config, alphabet)
-    weights = _reorder_rows(_rename(file, theirs, config), alphabet)
+    weights = reorder_rows(_rename(file, theirs, config), alphabet.theirs, alphabet.ours)
     check_fit(file, run, weights)
     about = {**provenance, "imported": file.name, "step": _steps(stored)}
     return save_run(out, run, weights, SymbolVocab(alphabet.ours), about)
@@ -141,17 +141,6 @@ def _rename(
         shape = {"position": (-1, config.span_limit), "ratio": (-1,)}.get(known.split(".")[-1])
         renamed[ours] = tensor.float().reshape(shape or tensor.shape)
     return renamed
-
-
-def _reorder_rows(weights: dict[str, Tensor], alphabet: Alphabet) -> dict[str, Tensor]:
-    """Put the rows of the embedding and the softmax in the order of our ids."""
-    rows = torch.tensor([alphabet.theirs.index(symbol) for symbol in alphabet.ours])
-    tables: dict[str, Tensor] = {
-        name: weights[name][rows]
-        for name in ("embedding.weight", "head.weight", "head.bias")
-        if name in weights and weights[name].size(0) == len(rows)
-    }
-    return {**weights, **tables}
 
 
 def _steps(stored: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sparing.data.vocab import Vocab
@@ -44,6 +45,17 @@ def shape_of(
     if weights[name].ndim != axes:
         raise UserError(f"{file}: {name} has {weights[name].ndim} axes, not {axes}")
     return tuple(weights[name].shape)
+
+
+def reorder_rows(weights: Mapping[str, Tensor], theirs: bytes, ours: bytes) -> dict[str, Tensor]:
+    """Put the rows of the embedding and the softmax in the order of our ids."""
+    rows = torch.tensor([theirs.index(symbol) for symbol in ours])
+    tables = {
+        name: weights[name][rows]
+        for name in ("embedding.weight", "head.weight", "head.bias")
+        if name in weights and len(weights[name]) == len(rows)
+    }
+    return {**weights, **tables}
 
 
 def check_fit(file: Path, run: RunConfig, weights: Mapping[str, Tensor]) -> None:

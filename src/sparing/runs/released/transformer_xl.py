@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from sparing.data.vocab import SymbolVocab
@@ -23,6 +22,7 @@ from sparing.runs.released.convert import (
     check_fit,
     check_out,
     count_layers,
+    reorder_rows,
     save_run,
     shape_of,
 )
@@ -64,7 +64,7 @@ def import_transformer_xl(
     check_out(out)
     released = read_module(file, memory_limit(max_bytes))
     run = _run(file, released)
-    weights = _reorder_rows(_rename(file, released.tensors))
+    weights = reorder_rows(_rename(file, released.tensors), ENWIK8_BY_FREQUENCY, OURS)
     check_fit(file, run, weights)
     about = {**provenance, "imported": file.name}
     return save_run(out, run, weights, SymbolVocab(OURS), about)
@@ -117,14 +117,3 @@ def _rename(file: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             raise UserError(f"{file}: {name:.80} is unknown to {PROGRAM} for enwik8")
     return renamed
-
-
-def _reorder_rows(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Put the rows of the embedding and the softmax in the order of our ids."""
-    rows = torch.tensor([ENWIK8_BY_FREQUENCY.index(each) for each in OURS])
-    tables = ("embedding.weight", "head.bias")
-    return weights | {
-        name: weights[name][rows]
-        for name in tables
-        if name in weights and len(weights[name]) == len(rows)
-    }
