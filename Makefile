@@ -27,7 +27,7 @@ demo: setup
 	$(BIN)/sparing generate $(DEMO) --prompt 'def ' --length 400 --temperature 0.7
 	$(BIN)/sparing plot $(DEMO)
 
-# The fast tier, about two minutes: lint, types, and all tests but the stories
+# The fast tier, some minutes: lint, types, and all tests but the stories
 check: lint
 	$(BIN)/python -m pytest -m 'not story and not soak and not gpu' -n 2
 

@@ -114,16 +114,21 @@ def _card(config: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _history(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How a model was trained and how good it is, and the same of what it was initialised from."""
+def _history(record: Mapping[str, Any], later: int = 0) -> dict[str, Any]:
+    """How a model was trained and how good it is, and the same of those it was initialised from.
+
+    `later` is how many trainings came after this one.
+    """
     results, provenance = _mapping(record.get("results")), _mapping(record.get("provenance"))
     now = {
         **_training(record.get("recipe"), record.get("corpus"), results.get("training")),
         **_origin(provenance),
         **_scores(results),
     }
-    before = _history(provenance["init"]) if _mapping(provenance.get("init")) else {}
-    return now | {f"init {key}": value for key, value in before.items()}
+    prefix = ("", "init ")[later] if later < 2 else f"init {later} "
+    init = _mapping(provenance.get("init"))
+    earlier = _history(init, later + 1) if init else {}
+    return {f"{prefix}{key}": value for key, value in now.items()} | earlier
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
