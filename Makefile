@@ -14,6 +14,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sparing needs Python 3.11 or newer; set PYTHON=..."; exit 2; }
+	@echo "Installing into $(VENV): some gigabytes, a few minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
@@ -26,7 +27,7 @@ demo: setup
 	$(BIN)/sparing generate $(DEMO) --prompt 'def ' --length 400 --temperature 0.7
 	$(BIN)/sparing plot $(DEMO)
 
-# The fast tier, about two minutes: lint, types, and all tests but the stories
+# The fast tier, some minutes: lint, types, and all tests but the stories
 check: lint
 	$(BIN)/python -m pytest -m 'not story and not soak and not gpu' -n 2
 

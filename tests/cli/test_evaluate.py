@@ -170,6 +170,17 @@ def test_a_context_curve_uses_the_given_segment(run: Path, sparing: Sparing) -> 
     assert whole[last]["nats_per_token"] != pytest.approx(short[last]["nats_per_token"], rel=1e-6)
 
 
+def test_a_context_curve_is_a_table_with_one_line_of_heads(run: Path, sparing: Sparing) -> None:
+    words = ("evaluate", run, "--context", 8)
+    curve = sparing(*words, "--json").json()
+    heads, first, *others = sparing(*words).out.splitlines()
+    assert heads.split() == ["context", "bits/byte", "nats/token", "tokens"]
+    point = curve["1-1"]
+    numbers = [f"{point['bits_per_byte']:.4f}", f"{point['nats_per_token']:.4f}"]
+    assert first.split() == ["1", *numbers, f"{point['count']:,}"]
+    assert [line.split()[0] for line in others] == ["2", "3", "4", "5-6", "7-8"]
+
+
 def test_score_takes_a_file_or_a_text(run: Path, sparing: Sparing, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_text("one\ntwo\n")

@@ -1,6 +1,7 @@
 """From the command line: train, evaluate, resume, generate."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,11 @@ def test_parameters_of_the_original_sha_rnn_models(sparing: Sparing) -> None:
 def test_info_of_a_run_and_lists(run: Path, sparing: Sparing) -> None:
     report = sparing("info", run, "--json").json()
     assert report["results"]["training"]["steps"] == 12
-    assert "quickstart" in sparing("recipes").out
+    shown, _, hint = sparing("recipes").out.partition("\n\n")
+    assert "sparing info RECIPE" in hint
+    assert set(re.findall(r"^(\w+)", shown, re.MULTILINE)) == set(RECIPES)
+    assert "Expect about" not in shown
+    assert "Expect about" in sparing("info", "quickstart").out
     assert set(sparing("recipes", "--json").json()) == set(RECIPES)
     assert "enwik8" in sparing("data", "list", "--json").json()
     assert sparing("--version").out.strip()

@@ -87,7 +87,7 @@ def test_a_stretch_of_another_curve_is_outside(
     change(published, better)
     record = sparing("verify", "quickstart", "--run", run, "--json").json()
     assert record["verdict"] == "outside"
-    assert [row["what"] for row in record["rows"] if not row["within"]] == ["train, steps 8 to 8"]
+    assert [row["what"] for row in record["rows"] if not row["within"]] == ["train, step 8"]
 
 
 def test_a_part_of_the_curve_takes_a_part_of_the_steps(
@@ -100,9 +100,9 @@ def test_a_part_of_the_curve_takes_a_part_of_the_steps(
     record = said.json()
     assert (record["steps"], record["until"]) == (6, 0.5)
     assert [row["what"] for row in record["rows"]] == [
-        "train, steps 2 to 2",
-        "train, steps 4 to 4",
-        "train, steps 6 to 6",
+        "train, step 2",
+        "train, step 4",
+        "train, step 6",
     ]
     said = sparing("verify", "quickstart", "--run", tmp_path / "again")
     assert (said.status, said.out) == (2, "")

@@ -121,9 +121,15 @@ def test_others_are_named_with_time_and_hardware(
         assert f"{other.name}, {other.bits_per_byte:g}" in shown
         assert f"{other.time}, {other.hardware}" in shown
         assert other.reading in shown
+    assert "Longformer, 12 layers, 1.00, 41M" in shown
     colours = ("in colour: our runs, NVIDIA H200", "grey: published results")
     for word in ("commit c0ffee", *colours, r"a\$b", "1 week", "test"):
         assert word in shown
+
+
+def test_the_longest_training_of_others_is_in_the_picture(tmp_path: Path) -> None:
+    axes: Any = draw_race([make_run(tmp_path / "a", test=1.0)]).axes[0]
+    assert axes.get_xlim()[1] > max(other.minutes[1] for other in PUBLISHED if other.minutes)
 
 
 def test_the_picture_holds_our_curve_and_the_published_one(tmp_path: Path) -> None:

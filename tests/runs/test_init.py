@@ -93,8 +93,8 @@ def test_what_is_known_of_a_tuned_run_includes_how_its_first_weights_were_traine
     shown = " ".join(capsys.readouterr().out.split())
     assert f" trained quickstart on {texts[1].resolve()}, 3 steps" in shown
     assert f" init trained quickstart on {texts[1].resolve()}, 3 steps" in shown
-    assert f" init init trained quickstart on {texts[0].resolve()}, 12 steps" in shown
-    assert " init init seed 1111 " in shown
+    assert f" init 2 trained quickstart on {texts[0].resolve()}, 12 steps" in shown
+    assert " init 2 seed 1111 " in shown
 
 
 def test_the_checksum_is_that_of_the_weights_even_if_they_are_replaced_meanwhile(

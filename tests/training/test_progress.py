@@ -27,6 +27,17 @@ def test_the_share_is_that_after_the_step(tmp_path: Path) -> None:
     assert shown == [0.25, 0.5, 0.75, 1.0]
 
 
+def test_the_share_of_a_run_that_ends_early_is_that_of_its_part(tmp_path: Path) -> None:
+    # As in `sparing verify --until 0.5`.
+    shown: list[float] = []
+    hooks = callbacks(tmp_path, Shelf())
+    hooks.bar.update = lambda share, text: shown.append(share)  # type: ignore[method-assign]
+    training = toy_training()
+    training.until = 0.5
+    fit(training, budget(steps=4), ScheduleConfig(), hooks)
+    assert shown == [0.5, 1.0]
+
+
 def at(moment: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress.time, "perf_counter", lambda: moment)
 

@@ -201,6 +201,6 @@ def _print_report(report: dict[str, Any], target: Path, *, as_json: bool) -> Non
         say("verified: it decodes to the same bytes")
     if "difference" in report:
         say(
-            f"coded {report['coded_bits']:,} bits; evaluation claims "
-            f"{report['evaluated_bits']:,.0f} for these lanes: {report['difference']:+.3%}"
+            f"coded in {report['coded_bits']:,} bits; evaluated at "
+            f"{report['evaluated_bits']:,.0f} bits: {report['difference']:+.3%}"
         )

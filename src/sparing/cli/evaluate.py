@@ -36,6 +36,7 @@ from sparing.runs.evaluate import (
     has_memory,
 )
 from sparing.runs.folder import RunFolder, pick_hardware, prepare_for_run
+from sparing.runs.layout import Layout
 from sparing.terminal import print_json, print_line
 from sparing.training.distributed.init import init_world
 from sparing.training.distributed.world import WorldConfig
@@ -55,6 +56,17 @@ CONFLICTS = {
     "--dynamic": ("--memory", "--cache"),
 }
 """Options, and the options that they would ignore."""
+CURVE = Layout(
+    columns={
+        # 1 for 1-1
+        "context": lambda row: "-".join(dict.fromkeys(row["context"].split("-"))),
+        "bits/byte": lambda row: f"{row['bits_per_byte']:.4f}",
+        "nats/token": lambda row: f"{row['nats_per_token']:.4f}",
+        "tokens": lambda row: f"{row['count']:,}",
+    },
+    left=("context",),
+)
+"""The table of --context."""
 OPTION_SETTINGS = {
     "--batch": "evaluate.batch",
     "--segment": "evaluate.segment",
@@ -145,7 +157,7 @@ def evaluate(
     looked_up = _cache(cache, cache_theta, cache_lambda)
     reading = Reading(window=window, stride=stride, cache=looked_up)
     if context is not None:
-        print_report(_context(case, context), as_json=as_json)
+        _print_curve(_context(case, context), as_json=as_json)
     elif memory is not None:
         _sweep(case, reading, _lengths(memory), as_json=as_json)
     else:
@@ -244,6 +256,13 @@ def _context(case: Case, length: int) -> dict[str, Any]:
         }
         for point in points
     }
+
+
+def _print_curve(curve: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(curve)
+        return
+    print_line(CURVE.text([{"context": name, **point} for name, point in curve.items()]))
 
 
 def _lengths(memory: str) -> list[int]:

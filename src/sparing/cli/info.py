@@ -12,7 +12,7 @@ from sparing.config import described
 from sparing.errors import unknown_name
 from sparing.files import read_object
 from sparing.runs.card import HOME, read_card
-from sparing.terminal import print_json, print_line
+from sparing.terminal import print_line
 from sparing.units import format_bytes, pluralize
 
 if TYPE_CHECKING:
@@ -22,15 +22,14 @@ BUNDLED = "the package's own model"
 
 
 def recipes(as_json: Json = False) -> None:
-    """List the recipes, with the result to expect from each."""
+    """List the recipes; `sparing info RECIPE` says what result to expect from one."""
     from sparing.runs.recipes import RECIPES, expectation
 
-    if as_json:
-        print_json({name: expectation(name) for name in RECIPES})
-        return
-    for name in RECIPES:
-        text = expectation(name).replace("\n", "\n    ")
-        print_line(f"{name}\n    {text}\n")
+    found = {name: expectation(name) for name in RECIPES}
+    about = {name: text.partition("\n\n")[0] for name, text in found.items()}
+    print_report(found if as_json else about, as_json=as_json)
+    if not as_json:
+        print_line("\nThe result to expect, and the cost: sparing info RECIPE")
 
 
 def info(
@@ -115,16 +114,21 @@ def _card(config: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _history(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How a model was trained and how good it is, and the same of what it was initialised from."""
+def _history(record: Mapping[str, Any], later: int = 0) -> dict[str, Any]:
+    """How a model was trained and how good it is, and the same of those it was initialised from.
+
+    `later` is how many trainings came after this one.
+    """
     results, provenance = _mapping(record.get("results")), _mapping(record.get("provenance"))
     now = {
         **_training(record.get("recipe"), record.get("corpus"), results.get("training")),
         **_origin(provenance),
         **_scores(results),
     }
-    before = _history(provenance["init"]) if _mapping(provenance.get("init")) else {}
-    return now | {f"init {key}": value for key, value in before.items()}
+    prefix = ("", "init ")[later] if later < 2 else f"init {later} "
+    init = _mapping(provenance.get("init"))
+    earlier = _history(init, later + 1) if init else {}
+    return {f"{prefix}{key}": value for key, value in now.items()} | earlier
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from sparing.cli.complete import complete_recipes, complete_runs
 from sparing.cli.messages import finish_command
 
 VERBS = {
-    "recipes": ("info.recipes", "List the recipes, with the result to expect from each."),
+    "recipes": ("info.recipes", "List the recipes."),
     "info": ("info.info", "Size, cost, training and results of a model."),
     "train": ("train.train", "Train a recipe in a run folder."),
     "compare": ("compare.compare", "Compare a recipe with variants of it."),

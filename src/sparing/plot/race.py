@@ -44,10 +44,10 @@ TICKS = {
 LEVELS = (0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8)
 DARK = "#444444"
 SECOND = 1 / 60
-FOREVER = 14 * 24 * 60.0
+FOREVER = 30 * 24 * 60.0
 SHORT = 60.0
 """Below this many minutes, a published point is labelled beside it, not in the margin."""
-LABEL_SPACE = 80.0
+LABEL_SPACE = 120.0
 """Space to the left of a point for its label, as a factor of time."""
 TEST: dict[str, Any] = {"marker": "o", "markersize": 8, "linestyle": "none", "zorder": 6}
 KEY: dict[str, Any] = {
@@ -197,10 +197,15 @@ def _entry_label(entry: RaceEntry, index: int) -> Label:
 def _published_label(other: Published) -> Label:
     """A label in the margin, unless the point is among our runs."""
     minutes = FOREVER if other.minutes is None else _middle(other.minutes)
-    first = f"{other.name}, {other.bits_per_byte:g}, {other.parameters}"
+    first = f"{other.name}, {_format_bits(other.bits_per_byte)}, {other.parameters}"
     details = ", ".join(filter(None, [other.time, other.hardware, other.reading]))
     place = (minutes, other.bits_per_byte)
     return Label(f"{first}\n{details}", place, DARK, outside=minutes >= SHORT)
+
+
+def _format_bits(bits: float) -> str:
+    """The figure as published, with two decimals at least: 1.00, not 1."""
+    return max(f"{bits:g}", f"{bits:.2f}", key=len)
 
 
 def _key(entries: Sequence[RaceEntry]) -> Iterator["Artist"]:

@@ -168,6 +168,8 @@ def _curve_rows(reference: Reference, ours: Curve, by: By, end: float) -> Iterat
 
 def _stretch(curve: Curve, part: npt.NDArray[np.intp], by: By) -> str:
     first, last = int(part[0]), int(part[-1])
+    if by == "steps" and first == last:
+        return f"train, step {curve.steps[first]:,}"
     if by == "steps":
         return f"train, steps {curve.steps[first]:,} to {curve.steps[last]:,}"
     return f"train, minutes {curve.elapsed_s[first] / 60:.1f} to {curve.elapsed_s[last] / 60:.1f}"

@@ -132,7 +132,7 @@ def update_progress_bar(training: Training, callbacks: Callbacks, share: float) 
     bits = units.bits_per_byte(mean, 1) / training.bytes_per_token
     speed = counters.tokens * training.bytes_per_token / max(counters.elapsed_s, 1e-9)
     callbacks.bar.update(
-        share,
+        share / training.until,
         f"step {counters.step}  loss {mean:.3f}  {bits:.3f} bits/byte  "
         f"{units.format_bytes(speed)}/s",
     )
