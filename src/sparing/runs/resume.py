@@ -90,8 +90,8 @@ def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: st
         raise UserError(f"run {folder.path} has {what}; start a new run")
     if folder.is_tuned():
         raise UserError(
-            f"run {folder.path} was killed before it had stored the weights of --init; start a "
-            "new run in another folder"
+            f"run {folder.path} was killed before it had stored the weights it starts "
+            "from; start a new run in another folder"
         )
     reached, due = journal.last_step(folder.metrics), before.train.checkpoint_every
     # The first `last` may have been under way, as until the second was due.
@@ -156,7 +156,8 @@ def _lost_bytes(path: Path, size_bytes: int, *, cut: bool) -> int:
     if lost and not cut:
         raise UserError(
             f"{path} is damaged: {lost:,} of its first {size_bytes:,} bytes are missing or "
-            "unreadable; restore it, or add --cut-journal to go on without those entries"
+            "unreadable; restore it, or go on without those entries with `--cut-journal` (in "
+            "Python, `cut_journal=True`)"
         )
     return lost
 
