@@ -6,12 +6,14 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import sparing
 from sparing.cli import search as cli_search
@@ -244,6 +246,43 @@ def test_a_wrong_call_is_refused_in_words_that_fit_python(
         with pytest.raises(UserError) as refused:
             call()
         assert said in str(refused.value)
+
+
+def test_arguments_of_a_wrong_type_are_refused_before_anything_is_done(
+    lm: sparing.LM, corpus: Path, tmp_path: Path
+) -> None:
+    new: dict[str, Any] = {"out": tmp_path / "new", "data": corpus, "progress": False} | SETTINGS
+    calls: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+        (sparing.load, {"run": 3}, "`run` is str or a path, not int"),
+        (sparing.load, {"device": None}, "`device` is str or a torch.device, not NoneType"),
+        (sparing.train, new | {"recipe": None}, "`recipe` is str or a path, not NoneType"),
+        (sparing.train, new | {"data": [corpus]}, "`data` is str or a path, not list"),
+        (sparing.train, new | {"minutes": "3"}, "`minutes` is a number, not str"),
+        (sparing.train, new | {"resume": 1}, "`resume` is True or False, not int"),
+        (sparing.train, new | {"init": lm}, "`init` is str or a path, not LM"),
+        (sparing.evaluate, {"model": lm.model}, "`model` is LM, str or a path, not SHARNN"),
+        (sparing.evaluate, {"model": lm, "text": ["a"]}, "`text` is str or bytes, not list"),
+        (sparing.evaluate, {"model": lm, "size": 1.5}, "`size` is a whole number, not float"),
+        (sparing.evaluate, {"model": lm, "split": 3}, "`split` is str, not int"),
+    ]
+    for call, given, said in calls:
+        with pytest.raises(TypeError) as refused:
+            call(**given)
+        assert str(refused.value) == said
+    assert not (tmp_path / "new").exists()
+
+
+def test_numbers_of_numpy_and_devices_of_torch_are_arguments_too(
+    lm: sparing.LM, corpus: Path, tmp_path: Path
+) -> None:
+    numbers: dict[str, Any] = {"train.steps": np.int64(2), "optim.lr": np.float32(1e-3)}
+    device, new = torch.device("cpu"), {"data": corpus, "progress": False}
+    made = sparing.train(
+        "quickstart", out=tmp_path / "new", device=device, **new, **SETTINGS | numbers
+    )
+    assert (made.config.train.steps, made.config.optim.lr) == (2, 1e-3)
+    found = sparing.evaluate(lm, size=np.int16(90))  # type: ignore[arg-type]  # numpy's
+    assert found.size_bytes == 90
 
 
 def damage(path: Path) -> None:

@@ -7,6 +7,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
+from sparing.arguments import check_arguments
 from sparing.data.corpora import SPLITS
 from sparing.data.text import encode_text
 from sparing.data.tokens import split_from_text
@@ -31,17 +34,19 @@ from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 
 PathOrName = str | PathLike[str]
+Device = str | torch.device
 
 
 def load(
-    run: PathOrName | None = None, *, checkpoint: str | None = None, device: str = "auto"
+    run: PathOrName | None = None, *, checkpoint: str | None = None, device: Device = "auto"
 ) -> LM:
     """Load the model of a run folder; by default, the model that comes with the package.
 
     `checkpoint` is `best` (the default), `last` or `previous`.
     """
+    check_arguments(load, locals())
     folder = run_or_bundled(None if run is None else expand_home(Path(run)))
-    return open_lm(folder, pick_hardware(folder, device), checkpoint)
+    return open_lm(folder, pick_hardware(folder, str(device)), checkpoint)
 
 
 def train(  # noqa: PLR0913  all but one are keyword-only
@@ -54,7 +59,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     resume: bool = False,
     checkpoint: str | None = None,
     cut_journal: bool = False,
-    device: str = "auto",
+    device: Device = "auto",
     progress: bool = True,
     **settings: Any,
 ) -> LM:
@@ -67,6 +72,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     `init` (`best`); `cut_journal` continues without the unreadable lines of a damaged journal.
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second one raises it at once.
     """
+    check_arguments(train, locals())
     if out is not None and not fspath(out).strip():
         raise UserError("`out` is empty; name a folder to write to")
     source, name = None if init is None else fspath(init), fspath(recipe)
@@ -78,7 +84,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     run = load_start(name, path, start, resume=resume, corpus=corpus)
     run = apply_settings(run, assignments(settings), minutes, corpus)
     options = TrainOptions(
-        device=device,
+        device=str(device),
         resume=resume,
         checkpoint=checkpoint or "last",
         cut_journal=cut_journal,
@@ -101,7 +107,7 @@ def evaluate(  # noqa: PLR0913  all but one are keyword-only
     split: Literal["train", "valid", "test"] | None = None,
     size: int | None = None,
     checkpoint: str | None = None,
-    device: str = "auto",
+    device: Device = "auto",
     precision: Precision = "auto",
 ) -> Evaluation:
     """Score a text exactly: every byte once, each predicted from the bytes before it.
@@ -110,8 +116,9 @@ def evaluate(  # noqa: PLR0913  all but one are keyword-only
     bytes; `data` names another corpus, file or folder, and `text` is scored as it is. Matrix
     products have the `precision` of the training; that of `generate` and `score` is float32.
     """
+    check_arguments(evaluate, locals())
     if isinstance(model, LM):
-        given = {"checkpoint": checkpoint is not None, "device": device != "auto"}
+        given = {"checkpoint": checkpoint is not None, "device": str(device) != "auto"}
         _refuse("this model is loaded already", given)
     if precision not in get_args(Precision):
         raise unknown_name("precision", precision, get_args(Precision))
