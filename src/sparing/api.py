@@ -2,15 +2,13 @@
 
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 
 from sparing.arguments import check_arguments
-from sparing.data.corpora import SPLITS
 from sparing.data.text import encode_text
 from sparing.data.tokens import split_from_text
 from sparing.device import Hardware, Precision, pick
@@ -19,11 +17,16 @@ from sparing.evaluation.loss import Evaluation, evaluate_streams
 from sparing.files import expand_home
 from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
-from sparing.runs.evaluate import Case, Reading, evaluation_precision
+from sparing.runs.evaluate import (
+    Case,
+    Reading,
+    SplitName,
+    evaluation_precision,
+    text_to_score,
+)
 from sparing.runs.folder import pick_hardware, prepare_for_run
 from sparing.runs.init import open_init
 from sparing.runs.start import (
-    absolute_corpus,
     apply_settings,
     assignments,
     check_start,
@@ -104,7 +107,7 @@ def evaluate(  # noqa: PLR0913  all but one are keyword-only
     *,
     text: str | bytes | None = None,
     data: PathOrName | None = None,
-    split: Literal["train", "valid", "test"] | None = None,
+    split: SplitName | None = None,
     size: int | None = None,
     checkpoint: str | None = None,
     device: Device = "auto",
@@ -113,8 +116,9 @@ def evaluate(  # noqa: PLR0913  all but one are keyword-only
     """Score a text exactly: every byte once, each predicted from the bytes before it.
 
     By default it is the valid split of the text that the model was trained on, or its first `size`
-    bytes; `data` names another corpus, file or folder, and `text` is scored as it is. Matrix
-    products have the `precision` of the training; that of `generate` and `score` is float32.
+    bytes; `data` names another corpus, file or folder, of which the split `all` is the whole, and
+    `text` is scored as it is. Matrix products have the `precision` of the training; that of
+    `generate` and `score` is float32.
     """
     check_arguments(evaluate, locals())
     if isinstance(model, LM):
@@ -158,17 +162,15 @@ def _evaluate_split(
 ) -> Evaluation:
     if lm.folder is None:
         raise UserError("this model has no run folder; give `text`")
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
-    config = lm.config.data
-    if data is not None:
-        config = replace(config, corpus=absolute_corpus(fspath(data)))
+    if split not in get_args(SplitName):
+        raise unknown_name("split", split, get_args(SplitName))
+    corpus = None if data is None else fspath(data)
     case = Case(
         folder=lm.folder,
         run=lm.config,
         hardware=hardware,
         checkpoint=None,
-        tokens=prepare_for_run(lm.folder, config, None),
+        tokens=prepare_for_run(lm.folder, text_to_score(lm.config, corpus), None),
         split=split,
         size=size,
     )

@@ -169,10 +169,11 @@ def prepare_for_run(
     folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
 ) -> Tokens:
     """A corpus as tokens of the run's vocabulary; refused if the text or the vocabulary changed."""
-    given = folder.vocab() if folder.is_tuned() else None
+    own = folder.config().data
+    given = folder.vocab() if folder.is_tuned() or data.corpus != own.corpus else None
     tokens = prepare(data, source, progress=progress, vocab=given)
     # With other data settings, another text is intended; the caller decides which are allowed.
-    if data == folder.config().data:
+    if data == own:
         _refuse_other_texts(folder, tokens)
     if tokens.vocab.to_json() != folder.vocab().to_json():
         raise UserError(
