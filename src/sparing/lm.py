@@ -5,6 +5,7 @@ Axes: T tokens, V vocabulary, D dim, S positions looked at.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, TypedDict, TypeVar, Unpack, get_type_hints, overload
 
 import numpy as np
@@ -35,6 +36,7 @@ from sparing.generate.text import (
 )
 from sparing.models.api import LanguageModel, Output, State, eval_mode
 from sparing.runs.config import RunConfig
+from sparing.runs.costs import costs
 from sparing.runs.folder import RunFolder, load_model
 
 Text = TypeVar("Text", str, bytes)
@@ -82,9 +84,13 @@ class LM:
         """The run it was loaded from, if any."""
 
     def __repr__(self) -> str:
-        count = sum(parameter.numel() for parameter in self.model.parameters())
-        size = f"{count:,} parameters" if count else "ONNX graphs"
-        return f"LM({self.config.recipe!r}, {size}, {self.model.device})"
+        count = self.costs["parameters"]["deployed"]
+        return f"LM({self.config.recipe!r}, {count:,} parameters, {self.model.device})"
+
+    @cached_property
+    def costs(self) -> dict[str, Any]:
+        """Parameters, FLOPs and state, as `sparing info` counts them."""
+        return costs(self.config)
 
     @overload
     def generate(
