@@ -11,12 +11,12 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sparing"
 BASE = {
-    "errors", "inputs", "files", "documents", "config", "units", "device", "launch", "host_copy",
-    "signals", "terminal",
-    "__init__",
+    "errors", "arguments", "inputs", "files", "documents", "config", "units", "device", "launch",
+    "host_copy", "signals", "terminal", "__init__",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "arguments": set(),
     "units": set(),
     "host_copy": set(),
     "signals": set(),

@@ -5,7 +5,9 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.models.tiny import CONFIGS
@@ -153,6 +155,34 @@ def test_wrong_calls_say_what_is_wrong(lm: LM) -> None:
         lm.state(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"unknown option 'lenght'.*length"):
         lm.generate("a", lenght=2)  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="half of a surrogate pair"):
+        lm.state("\ud800")
+
+
+def test_arguments_of_a_wrong_type_are_refused_by_name(lm: LM) -> None:
+    for given, said in (
+        ({"length": 3.0}, "`length` is a whole number, not float"),
+        ({"temperature": "x"}, "`temperature` is a number, not str"),
+        ({"seed": None}, "`seed` is a whole number, not NoneType"),
+        ({"stop": 3}, "`stop` is str or a list, not int"),
+    ):
+        with pytest.raises(TypeError) as refused:
+            lm.generate("a", **given)  # type: ignore[call-overload]
+        assert str(refused.value) == said
+    for texts in (None, 5):
+        with pytest.raises(TypeError, match="`texts` is str, bytes or a list, not"):
+            lm.score(texts)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`data` is bytes, not str"):
+        lm.compress("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`blob` is bytes, not int"):
+        lm.decompress(3)  # type: ignore[arg-type]
+
+
+def test_a_number_of_numpy_is_an_option_like_any_other(lm: LM) -> None:
+    # One more than the last int8 does not overflow for the second prompt.
+    largest: dict[str, Any] = {"length": np.int64(4), "seed": np.int8(127)}
+    plain = lm.generate(["to", "be"], length=4, seed=127)
+    assert lm.generate(["to", "be"], **largest) == plain
 
 
 def test_what_a_text_left_behind_is_shown_in_one_line(lm: LM) -> None:

@@ -1,16 +1,14 @@
 """`sparing.load`, `train` and `evaluate`: the commands of the same names, from Python."""
 
-import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from inspect import signature
+from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from sparing.data.corpora import SPLITS
+import torch
+
+from sparing.arguments import check_arguments
 from sparing.data.text import encode_text
 from sparing.data.tokens import split_from_text
 from sparing.device import Hardware, Precision, pick
@@ -19,11 +17,16 @@ from sparing.evaluation.loss import Evaluation, evaluate_streams
 from sparing.files import expand_home
 from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
-from sparing.runs.evaluate import Case, Reading, evaluation_precision
+from sparing.runs.evaluate import (
+    Case,
+    Reading,
+    SplitName,
+    evaluation_precision,
+    text_to_score,
+)
 from sparing.runs.folder import pick_hardware, prepare_for_run
 from sparing.runs.init import open_init
 from sparing.runs.start import (
-    absolute_corpus,
     apply_settings,
     assignments,
     check_start,
@@ -34,20 +37,19 @@ from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run
 
 PathOrName = str | PathLike[str]
-OUR_COMMAND = re.compile(r"`sparing (train|evaluate) .*`")
-OPTION = re.compile(r"(?P<command>`sparing [^`]*`)|(?P<add>add )?(?<![\w/-])--(?P<option>[a-z-]+)")
+Device = str | torch.device
 
 
 def load(
-    run: PathOrName | None = None, *, checkpoint: str | None = None, device: str = "auto"
+    run: PathOrName | None = None, *, checkpoint: str | None = None, device: Device = "auto"
 ) -> LM:
     """Load the model of a run folder; by default, the model that comes with the package.
 
     `checkpoint` is `best` (the default), `last` or `previous`.
     """
-    with _errors_of(load):
-        folder = run_or_bundled(None if run is None else expand_home(Path(run)))
-        return open_lm(folder, pick_hardware(folder, device), checkpoint)
+    check_arguments(load, locals())
+    folder = run_or_bundled(None if run is None else expand_home(Path(run)))
+    return open_lm(folder, pick_hardware(folder, str(device)), checkpoint)
 
 
 def train(  # noqa: PLR0913  all but one are keyword-only
@@ -60,7 +62,7 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     resume: bool = False,
     checkpoint: str | None = None,
     cut_journal: bool = False,
-    device: str = "auto",
+    device: Device = "auto",
     progress: bool = True,
     **settings: Any,
 ) -> LM:
@@ -73,26 +75,26 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     `init` (`best`); `cut_journal` continues without the unreadable lines of a damaged journal.
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second one raises it at once.
     """
-    with _errors_of(train):
-        if out is not None and not fspath(out).strip():
-            raise UserError("--out is empty; name a folder to write to")
-        source, name = None if init is None else fspath(init), fspath(recipe)
-        check_start(source, checkpoint, resume=resume, cut_journal=cut_journal)
-        folder = name or ("finetune" if init else "")
-        path = default_run_path(folder, resume=resume) if out is None else expand_home(Path(out))
-        corpus = None if data is None else fspath(data)
-        start = None if source is None else open_init(source, checkpoint)
-        run = load_start(name, path, start, resume=resume, corpus=corpus)
-        run = apply_settings(run, assignments(settings), minutes, corpus)
-        options = TrainOptions(
-            device=device,
-            resume=resume,
-            checkpoint=checkpoint or "last",
-            cut_journal=cut_journal,
-            progress=progress,
-            init=start,
-        )
-        stopped = train_run(run, path, options)
+    check_arguments(train, locals())
+    if out is not None and not fspath(out).strip():
+        raise UserError("`out` is empty; name a folder to write to")
+    source, name = None if init is None else fspath(init), fspath(recipe)
+    check_start(source, checkpoint, resume=resume, cut_journal=cut_journal)
+    folder = name or ("finetune" if init else "")
+    path = default_run_path(folder, resume=resume) if out is None else expand_home(Path(out))
+    corpus = None if data is None else fspath(data)
+    start = None if source is None else open_init(source, checkpoint)
+    run = load_start(name, path, start, resume=resume, corpus=corpus)
+    run = apply_settings(run, assignments(settings), minutes, corpus)
+    options = TrainOptions(
+        device=str(device),
+        resume=resume,
+        checkpoint=checkpoint or "last",
+        cut_journal=cut_journal,
+        progress=progress,
+        init=start,
+    )
+    stopped = train_run(run, path, options)
     if stopped == signal.SIGINT:
         raise KeyboardInterrupt(f"stopped; sparing.train(out={str(path)!r}, resume=True) continues")
     if stopped:
@@ -105,33 +107,33 @@ def evaluate(  # noqa: PLR0913  all but one are keyword-only
     *,
     text: str | bytes | None = None,
     data: PathOrName | None = None,
-    split: Literal["train", "valid", "test"] | None = None,
+    split: SplitName | None = None,
     size: int | None = None,
     checkpoint: str | None = None,
-    device: str = "auto",
+    device: Device = "auto",
     precision: Precision = "auto",
 ) -> Evaluation:
     """Score a text exactly: every byte once, each predicted from the bytes before it.
 
     By default it is the valid split of the text that the model was trained on, or its first `size`
-    bytes; `data` names another corpus, file or folder, and `text` is scored as it is. Matrix
-    products have the `precision` of the training; that of `generate` and `score` is float32.
+    bytes; `data` names another corpus, file or folder, of which the split `all` is the whole, and
+    `text` is scored as it is. Matrix products have the `precision` of the training; that of
+    `generate` and `score` is float32.
     """
-    with _errors_of(evaluate):
-        if isinstance(model, LM):
-            given = {"checkpoint": checkpoint is not None, "device": device != "auto"}
-            _refuse("this model is loaded already", given)
-        if precision not in get_args(Precision):
-            raise unknown_name("precision", precision, get_args(Precision))
-        if text is not None:
-            given = {name: value is not None for name, value in (("data", data), ("split", split))}
-            _refuse("`text` is scored as it is", given | {"size": size is not None})
+    check_arguments(evaluate, locals())
+    if isinstance(model, LM):
+        given = {"checkpoint": checkpoint is not None, "device": str(device) != "auto"}
+        _refuse("this model is loaded already", given)
+    if precision not in get_args(Precision):
+        raise unknown_name("precision", precision, get_args(Precision))
+    if text is not None:
+        given = {name: value is not None for name, value in (("data", data), ("split", split))}
+        _refuse("`text` is scored as it is", given | {"size": size is not None})
     lm = model if isinstance(model, LM) else load(model, checkpoint=checkpoint, device=device)
-    with _errors_of(evaluate):
-        hardware = _evaluation_hardware(lm, precision)
-        if text is None:
-            return _evaluate_split(lm, hardware, data, split or "valid", size)
-        return _evaluate_text(lm, hardware, text if isinstance(text, bytes) else encode_text(text))
+    hardware = _evaluation_hardware(lm, precision)
+    if text is None:
+        return _evaluate_split(lm, hardware, data, split or "valid", size)
+    return _evaluate_text(lm, hardware, text if isinstance(text, bytes) else encode_text(text))
 
 
 def _refuse(why: str, given: Mapping[str, bool]) -> None:
@@ -160,44 +162,16 @@ def _evaluate_split(
 ) -> Evaluation:
     if lm.folder is None:
         raise UserError("this model has no run folder; give `text`")
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
-    config = lm.config.data
-    if data is not None:
-        config = replace(config, corpus=absolute_corpus(fspath(data)))
+    if split not in get_args(SplitName):
+        raise unknown_name("split", split, get_args(SplitName))
+    corpus = None if data is None else fspath(data)
     case = Case(
         folder=lm.folder,
         run=lm.config,
         hardware=hardware,
         checkpoint=None,
-        tokens=prepare_for_run(lm.folder, config, None),
+        tokens=prepare_for_run(lm.folder, text_to_score(lm.config, corpus), None),
         split=split,
         size=size,
     )
     return Reading().evaluate(case, lm.model)
-
-
-@contextmanager
-def _errors_of(call: Callable[..., object]) -> Iterator[None]:
-    """Make errors speak of the arguments of a function in place of the options of a command.
-
-    Options that are not its arguments stay: they are of another command, which the message names.
-    """
-    parameters = signature(call).parameters
-
-    def argument(found: re.Match[str]) -> str:
-        if found["command"]:
-            return OUR_COMMAND.sub(r"`sparing.\1`", found["command"])
-        name = found["option"].replace("-", "_")
-        if name not in parameters:
-            return found[0]
-        if isinstance(parameters[name].default, bool):
-            return f"{'pass ' if found['add'] else ''}{name}=True"
-        return f"{found['add'] or ''}`{name}`"
-
-    try:
-        yield
-    except UserError as problem:
-        # There is no argument for a copy of a corpus.
-        message = str(problem).replace("--from PATH or the variable", "the variable")
-        raise type(problem)(OPTION.sub(argument, message)) from None

@@ -80,7 +80,7 @@ def pick(name: str = "auto", precision: Precision = "auto") -> Hardware:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device {name!r} is not supported; use cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("this machine has no CUDA device; set --device to cpu")
+        raise UserError("this machine has no CUDA device; use device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"there is no {name}: this machine has "

@@ -4,14 +4,16 @@ Text is `str`, or `bytes` where a prompt is given as bytes; then the result is b
 Axes: T tokens, V vocabulary, D dim, S positions looked at.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypedDict, TypeVar, Unpack, get_type_hints, overload
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparing.arguments import check_arguments, fitting
 from sparing.compress.compressor import Compressor
 from sparing.compress.lanes import Learning
 from sparing.data.text import encode_text
@@ -34,6 +36,7 @@ from sparing.generate.text import (
 )
 from sparing.models.api import LanguageModel, Output, State, eval_mode
 from sparing.runs.config import RunConfig
+from sparing.runs.costs import costs
 from sparing.runs.folder import RunFolder, load_model
 
 Text = TypeVar("Text", str, bytes)
@@ -81,9 +84,13 @@ class LM:
         """The run it was loaded from, if any."""
 
     def __repr__(self) -> str:
-        count = sum(parameter.numel() for parameter in self.model.parameters())
-        size = f"{count:,} parameters" if count else "ONNX graphs"
-        return f"LM({self.config.recipe!r}, {size}, {self.model.device})"
+        count = self.costs["parameters"]["deployed"]
+        return f"LM({self.config.recipe!r}, {count:,} parameters, {self.model.device})"
+
+    @cached_property
+    def costs(self) -> dict[str, Any]:
+        """Parameters, FLOPs and state, as `sparing info` counts them."""
+        return costs(self.config)
 
     @overload
     def generate(
@@ -178,13 +185,14 @@ class LM:
         return self
 
     def score(
-        self, texts: str | bytes | Sequence[str | bytes], *, after: TextState | None = None
+        self, texts: str | bytes | Iterable[str | bytes], *, after: TextState | None = None
     ) -> list[TextScore]:
         """Return the log-probability and the bits per byte of each text, independently.
 
         With `after`, the probability of each text as the continuation of what was read.
         """
         check_after(after, self.model)
+        check_arguments(LM.score, locals())
         given = [texts] if isinstance(texts, str | bytes) else texts
         encoded = [_encode(text) for text in given]
         if after is None:
@@ -224,11 +232,13 @@ class LM:
         More `lanes` are faster but take more bits; None chooses by size. With `learn` the model
         adapts to the text while coding, which takes about three times as long.
         """
+        check_arguments(LM.compress, locals())
         learning = Learning() if learn else None
         return self._compressor().compress(data, lanes=lanes, learning=learning)
 
     def decompress(self, blob: bytes) -> bytes:
         """Return the bytes that `compress` was given, or raise a UserError."""
+        check_arguments(LM.decompress, locals())
         return self._compressor().decompress(blob)
 
     def _compressor(self) -> Compressor:
@@ -269,16 +279,19 @@ class LM:
         return ids
 
 
-def generation_config(
-    length: int = GenerationConfig().length, stop: str | Sequence[str] = (), **sampling: Any
-) -> GenerationConfig:
-    """Return the options of `LM.generate` as one value, or raise a UserError."""
-    for name in sampling.keys() - GenerationOptions.__annotations__.keys():
-        raise TypeError(unknown_name("option", name, GenerationOptions.__annotations__))
+def generation_config(**options: Unpack[GenerationOptions]) -> GenerationConfig:
+    """Return the options of `LM.generate` as one value, or raise a TypeError or a UserError."""
+    known = get_type_hints(GenerationOptions)
+    for name in options.keys() - known.keys():
+        raise TypeError(unknown_name("option", name, known))
+    given: dict[str, Any] = {
+        name: fitting(name, value, known[name]) for name, value in options.items()
+    }
+    length, stop = given.pop("length", GenerationConfig().length), given.pop("stop", ())
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     if not all(isinstance(each, str) for each in strings):
         raise TypeError("`stop` is a str or several, also where the prompt is bytes")
-    return GenerationConfig(length=length, stop=strings, sampling=SamplingConfig(**sampling))
+    return GenerationConfig(length=length, stop=strings, sampling=SamplingConfig(**given))
 
 
 def _encode(text: str | bytes) -> bytes:

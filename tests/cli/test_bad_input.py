@@ -52,10 +52,10 @@ def refused(said: Said, *words: str) -> None:
             ],
             ["data.vocab_size must be"],
         ),
-        (["train", "--resume"], ["--out"]),
+        (["train", "--resume"], ["`out`"]),
         (["train", "--resume", "--out", "nowhere"], ["nowhere"]),
         (["train"], ["recipe"]),
-        (["train", "quickstart", "--checkpoint", "best"], ["--resume"]),
+        (["train", "quickstart", "--checkpoint", "best"], ["`resume`"]),
         (["train", "quickstart", "--set", "model.vocab_size=9"], ["data"]),
         (["train", "quickstart", "--set", "model.dim=0"], ["dim"]),
         (["train", "quickstart", "--set", "model.dropout_hidden=1"], ["dropout"]),
@@ -194,7 +194,7 @@ def test_a_folder_in_use_or_with_a_run_is_not_changed(
 ) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     said = sparing("train", "quickstart", "--data", corpus, "--out", run, *settings(), "--quiet")
-    refused(said, "--resume")
+    refused(said, "resume it")
     with lock_folder(run):
         said = sparing("train", "--resume", "--out", run, "--quiet")
     refused(said, "in use")
@@ -306,13 +306,13 @@ def test_empty_data_is_not_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for nothing in ("", " "):
-        refused(sparing("train", "quickstart", "--data", nothing, "--out", "x"), "--data is empty")
+        refused(sparing("train", "quickstart", "--data", nothing, "--out", "x"), "`data` is empty")
     assert not list(tmp_path.iterdir())
 
 
 def test_out_must_be_a_folder(sparing: Sparing, corpus: Path) -> None:
     said = sparing("train", "quickstart", "--data", corpus, "--out", corpus, *settings(), "--quiet")
-    refused(said, "--out names a folder")
+    refused(said, "a run is a folder")
 
 
 @pytest.mark.parametrize("vocab", ["bytes", "words"])

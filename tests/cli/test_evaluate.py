@@ -9,8 +9,13 @@ import pytest
 import torch
 from tests.cli.conftest import Said, Sparing, settings
 
+from sparing import evaluate
+from sparing.data.tokens import Split
 from sparing.device import Hardware
+from sparing.evaluation.dynamic import evaluate_dynamic
 from sparing.evaluation.loss import evaluate_streams
+from sparing.models.api import LanguageModel
+from sparing.runs import evaluate as runs_evaluate
 from sparing.runs.folder import RunFolder
 from sparing.training import checkpoint
 from sparing.training.checkpoint import Checkpoint
@@ -285,3 +290,82 @@ def test_damaged_tokens_give_no_figure(run: Path, home: Path, sparing: Sparing) 
     content[7] ^= 1
     path.write_bytes(content)
     refused(sparing("evaluate", run, "--split", "test"), "test.bin is damaged", "delete the folder")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    path = tmp_path / "other.txt"
+    path.write_text("".join(f"{n} lazy foxes quickly jump under a dog\n" for n in range(200)))
+    return path
+
+
+def test_a_text_of_ones_own_is_scored_by_splits_or_as_a_whole(
+    run: Path, other: Path, sparing: Sparing
+) -> None:
+    before, size = results(run), other.stat().st_size
+    for split, size_bytes in (("valid", size // 20), ("all", size)):
+        said = sparing("evaluate", run, "--data", other, "--split", split, "--json")
+        assert said.status == 0, said.err
+        report = said.json()
+        found = evaluate(run, data=other, split=split)  # type: ignore[arg-type]  # a literal
+        assert (report["loss_nats"], report["bytes"]) == (found.loss_nats, found.size_bytes)
+        assert report["bytes"] == pytest.approx(size_bytes, abs=1)
+        assert (report["split"], report["corpus"]) == (split, str(other))
+    # In one stream, the three splits are read as the one text that they are.
+    said = sparing("evaluate", run, "--data", other, "--split", "all", "--batch", 1, "--json")
+    whole = evaluate(run, text=other.read_text())
+    assert said.json()["loss_nats"] == pytest.approx(whole.loss_nats, rel=1e-6)
+    # These are figures of another text than the run's.
+    assert results(run) == before
+
+
+@pytest.mark.parametrize("vocab", ["symbols", "words"])
+def test_a_text_of_ones_own_is_read_with_the_vocabulary_of_the_run(
+    vocab: str, corpus: Path, tmp_path: Path, sparing: Sparing
+) -> None:
+    more, out = settings(f"data.vocab={vocab}"), tmp_path / vocab
+    sparing("train", "quickstart", "--data", corpus, "--out", out, *more, "--quiet")
+    # Made from this text, the vocabulary would be a smaller one.
+    other = tmp_path / "other.txt"
+    other.write_text("the quick brown fox jumps over 0 lazy dogs\n" * 40)
+    said = sparing("evaluate", out, "--data", other, "--split", "all", "--json")
+    assert said.status == 0, said.err
+    assert said.json()["bytes"] == other.stat().st_size
+    whole = evaluate(out, text=other.read_text())
+    assert said.json()["tokens"] == whole.tokens
+
+
+def test_every_way_of_reading_reads_the_text_that_is_named(
+    run: Path, other: Path, sparing: Sparing
+) -> None:
+    data = ("--data", other, "--split", "all", "--bytes", 400, "--json")
+    for words in (("--window", 64), ("--cache", 50), ("--memory", "0,16"), ("--context", 16)):
+        named, own = (sparing("evaluate", run, *each, *words) for each in (data, data[2:]))
+        assert named.status == own.status == 0, named.err
+        assert named.out != own.out
+
+
+def test_dynamic_evaluation_of_another_text_measures_gradients_on_the_text_of_the_training(
+    run: Path, other: Path, sparing: Sparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+
+    def note(model: LanguageModel, split: Split, *given: Any, train: Split, **more: Any) -> Any:
+        seen.extend(bytes(each.ids[:400]) for each in (split, train))
+        return evaluate_dynamic(model, split, *given, train=train, **more)
+
+    monkeypatch.setattr(runs_evaluate, "evaluate_dynamic", note)
+    said = sparing("evaluate", run, "--data", other, "--split", "all", "--dynamic", "--json")
+    assert said.status == 0, said.err
+    assert seen[0] == other.read_bytes()[:400]
+    assert seen[1].startswith(b"line 0: ")
+
+
+def test_a_text_that_cannot_be_scored_is_refused(
+    run: Path, tmp_path: Path, sparing: Sparing
+) -> None:
+    refused(sparing("evaluate", run, "--data", " "), "`data` is empty")
+    refused(sparing("evaluate", run, "--data", tmp_path / "no.txt"), "no text at")
+    refused(sparing("evaluate", run, "--data", "enwik9"), "enwik8")
+    (tmp_path / "short.txt").write_text("too short")
+    refused(sparing("evaluate", run, "--data", tmp_path / "short.txt"), "at least 100")

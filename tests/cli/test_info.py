@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Sparing
 
+from sparing import load
+
 
 def test_flops_per_byte_equal_flops_per_token_of_a_byte_model(sparing: Sparing) -> None:
     report = sparing("info", "enwik8_sha_rnn", "--json").json()
@@ -40,6 +42,34 @@ def test_the_report_of_a_run_fits_the_line_width(run: Path, sparing: Sparing) ->
     assert " seed 1111 command " in words
     assert "best valid " in words
     assert "None" not in words
+
+
+def test_a_model_in_python_has_the_size_that_is_shown(run: Path, sparing: Sparing) -> None:
+    lm = load(run)
+    report = sparing("info", run, "--json").json()
+    assert lm.costs == {name: report[name] for name in lm.costs}
+    assert repr(lm) == "LM('quickstart', 10,336 parameters, cpu)"
+
+
+def test_every_parameter_is_listed_by_the_name_that_settings_use(
+    run: Path, sparing: Sparing
+) -> None:
+    report = sparing("info", run, "--parameters", "--json").json()
+    named = dict(load(run).model.named_parameters())
+    assert report["named_parameters"] == [
+        {"name": name, "shape": list(each.shape), "count": each.numel()}
+        for name, each in named.items()
+    ]
+    assert report["parameters"]["training"] == sum(each.numel() for each in named.values())
+    lines = sparing("info", run, "--parameters").out.splitlines()
+    assert lines[-len(named)].split() == ["embedding.weight", "256x16", "4,096"]
+
+
+def test_parameters_of_a_recipe_and_of_the_packages_model_are_listed(sparing: Sparing) -> None:
+    said = sparing("info", "quickstart", "--set", "model.dim=8", "--parameters").out
+    assert ["embedding.weight", "256x8", "2,048"] in [line.split() for line in said.splitlines()]
+    assert "blocks.0.init_states.cell" in sparing("info", "--parameters").out
+    assert "blocks.0.init_states.cell" not in sparing("info").out
 
 
 @pytest.mark.parametrize(

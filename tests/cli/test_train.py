@@ -5,9 +5,12 @@ import pytest
 from sparing.cli.main import main
 
 
-@pytest.mark.parametrize("option", [["--checkpoint", "best"], ["--cut-journal"]])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [(["--checkpoint", "best"], "`checkpoint`"), (["--cut-journal"], "cutting the journal")],
+)
 def test_options_of_a_resume_need_one(
-    option: list[str], capsys: pytest.CaptureFixture[str]
+    option: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "quickstart", *option]) == 2
-    assert f"{option[0]} needs --resume" in capsys.readouterr().err
+    assert f"{said} needs `resume`" in capsys.readouterr().err

@@ -102,6 +102,14 @@ def test_a_changed_file_or_setting_is_tokenized_again(corpus: Path) -> None:
     assert changed.vocab.decode(changed.split("test").ids).endswith(b"more\n")
 
 
+def test_tokens_of_another_kind_of_vocabulary_have_a_folder_of_their_own(corpus: Path) -> None:
+    words = config(corpus, vocab="words")
+    # As when a run is resumed with another data.vocab, before that is refused.
+    given = prepare(words, progress=False, vocab=ByteVocab())
+    assert given.vocab.kind == "bytes"
+    assert prepare(words, progress=False).vocab.kind == "words"
+
+
 def test_folders_are_named_after_corpus_and_vocabulary(corpus: Path, cache: Path) -> None:
     folder = prepare(config(corpus), progress=False).folder
     assert folder.parent == cache / "tokens"

@@ -267,9 +267,9 @@ def test_a_text_with_characters_that_the_run_does_not_know_is_refused(
 
 def test_without_a_recipe_the_text_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--init", BUNDLED) == 2
-    assert "with --data" in capsys.readouterr().err
+    assert "(`data`)" in capsys.readouterr().err
     assert train("--init", " ") == 2
-    assert "--init is empty" in capsys.readouterr().err
+    assert "`init` is empty" in capsys.readouterr().err
     assert train("--init", "nowhere") == 2
     assert "run nowhere does not exist" in capsys.readouterr().err
 
@@ -334,7 +334,7 @@ def test_states_at_the_start_of_a_text_are_learned_alone(
     # A network that was never trained is not frozen.
     capsys.readouterr()
     assert train("enwik8_20min", *data, "--out", third, *SCANS, *LEARNED, *only) == 2
-    assert "add --init RUN" in capsys.readouterr().err
+    assert "it needs `init`" in capsys.readouterr().err
     # What has been learned is not lost without a word.
     capsys.readouterr()
     assert train("enwik8_20min", "--init", second, *data, "--out", third, *SCANS) == 2

@@ -1,12 +1,15 @@
 """The commit that results belong to."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sparing import device
 from sparing.runs import provenance
+
+MAIN = provenance.PACKAGE / "__main__.py"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -51,6 +54,24 @@ def test_the_environment_variable_comes_first(
 ) -> None:
     monkeypatch.setenv("SPARING_COMMIT", "c0ffee")
     assert provenance.current_commit() == "c0ffee"
+
+
+@pytest.mark.parametrize(
+    ("argv", "orig_argv", "recorded"),
+    [
+        (["/bin/sparing", "train"], ["python", "/bin/sparing", "train"], ["sparing", "train"]),
+        ([f"{MAIN}", "train"], ["python", "-m", "sparing", "train"], ["sparing", "train"]),
+        (["own.py", "3"], ["/bin/python3", "own.py", "3"], ["python", "own.py", "3"]),
+        (["-c"], ["python", "-c", "import sparing"], ["python", "-c", "import sparing"]),
+        ([""], ["python"], ["python"]),
+    ],
+)
+def test_the_command_is_that_of_the_program_that_trained(
+    argv: list[str], orig_argv: list[str], recorded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", orig_argv)
+    assert provenance.provenance(device.pick("cpu"), seed=1)["command"] == recorded
 
 
 def test_the_source_is_known_without_a_repository(tmp_path: Path) -> None:

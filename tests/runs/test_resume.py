@@ -84,7 +84,7 @@ def test_a_run_that_has_lost_its_last_does_not_start_again(
         file.write('{"kind": "event", "step": 5, "what": "a step after the first checkpoint"}\n')
     before = contents(early_run)
     assert resume(early_run) == 2
-    assert "available: best (choose with --checkpoint)" in capsys.readouterr().err
+    assert "available checkpoints: best" in capsys.readouterr().err
     assert contents(early_run) == before
     assert resume(early_run, "--checkpoint", "best") == 0
 
@@ -177,7 +177,7 @@ def test_a_damaged_journal_is_continued_without_its_unreadable_lines(
     lines = (killed_run / "metrics.jsonl").read_text().splitlines()
     damage(killed_run)
     assert resume(killed_run, "--set", "train.steps=9") == 2
-    assert "add --cut-journal to go on without those entries" in capsys.readouterr().err
+    assert "without those entries with `--cut-journal`" in capsys.readouterr().err
     for moment in ("resume.checkpoint.save", "resume.provenance", "train.fit"):
         with monkeypatch.context() as patched:
             patched.setattr(f"sparing.runs.{moment}", killed)
@@ -247,7 +247,7 @@ def test_losses_of_another_text_are_not_compared_with_the_best(killed_run: Path)
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
-        (("last", "previous"), "available: best (choose with --checkpoint)"),
+        (("last", "previous"), "available checkpoints: best"),
         (("last", "previous", "best"), "has results but no checkpoint"),
     ],
 )

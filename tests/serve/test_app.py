@@ -10,8 +10,11 @@ import openai
 import pytest
 from tests.serve.conftest import LIMITS, Running, eventually, texts
 
+from sparing import load
 from sparing.lm import LM
+from sparing.runs.card import read_card
 from sparing.serve import app
+from sparing.serve.service import Service
 
 
 def client(server: Running, token: str = "none") -> openai.OpenAI:
@@ -78,6 +81,13 @@ def test_the_openai_client_streams_the_same_text(server: Running, lm: LM) -> Non
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * 11 + ["length"]
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 17
+
+
+def test_a_model_has_the_size_that_info_shows() -> None:
+    stored = read_card()
+    assert stored is not None
+    with Service({"own": load()}, LIMITS) as service:
+        assert service.models["own"].card["parameters"] == stored[1]["parameters"]["deployed"]
 
 
 def test_line_separators_in_a_text_do_not_end_a_line_of_a_stream(server: Running) -> None:

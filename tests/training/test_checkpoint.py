@@ -71,7 +71,7 @@ def test_a_flipped_bit_is_found_and_the_previous_one_offered(tmp_path: Path) -> 
         file.write_bytes(content)
     assert step_of(tmp_path, "last") == 2
     (tmp_path / "last" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model.safetensors is missing; available: previous"):
+    with pytest.raises(UserError, match=r"safetensors is missing; available checkpoints: previous"):
         checkpoint.load(tmp_path, "last", IDENTITY)
     assert step_of(tmp_path, "previous") == 1
 
@@ -104,7 +104,7 @@ def test_every_flipped_bit_of_a_manifest_is_refused_in_one_line(tmp_path: Path) 
         said = complaint(tmp_path)
         harmless += not said
         assert not said or "manifest.json" in said
-        assert not said or said.endswith("available: previous (choose with --checkpoint)")
+        assert not said or said.endswith("available checkpoints: previous")
         assert "\n" not in said
     # The newline that ends the file may become other white space.
     assert harmless <= 8
@@ -122,7 +122,7 @@ def test_without_a_manifest_the_other_checkpoints_are_offered(tmp_path: Path) ->
     for name in ("last", "last", "best"):
         checkpoint.save(tmp_path, name, number(1), IDENTITY)
     (tmp_path / "last" / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"is missing; available: previous, best"):
+    with pytest.raises(UserError, match=r"is missing; available checkpoints: previous, best"):
         checkpoint.load(tmp_path, "last", IDENTITY)
     assert checkpoint.list_names(tmp_path) == ["last", "previous", "best"]
 
@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_is_not_offered_in_place_of_another(tmp_path: Path)
         file = tmp_path / name / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
     for name in ("last", "previous"):
-        with pytest.raises(UserError, match=r"is damaged; available: best \(choose"):
+        with pytest.raises(UserError, match=r"is damaged; available checkpoints: best$"):
             checkpoint.load(tmp_path, name, IDENTITY)
     (tmp_path / "best" / "cursor.json").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors is damaged$"):

@@ -11,6 +11,7 @@ from sparing.cli.complete import complete_runs
 from sparing.cli.options import (
     RUN,
     CheckpointName,
+    Corpus,
     Device,
     Json,
     Settings,
@@ -20,6 +21,7 @@ from sparing.cli.options import (
     given_options,
     print_report,
 )
+from sparing.data.tokens import Tokens
 from sparing.device import Hardware, Precision
 from sparing.errors import UserError
 from sparing.evaluation.cache import CacheConfig
@@ -29,11 +31,14 @@ from sparing.launch import current_launch
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.config import RunConfig, with_settings
 from sparing.runs.evaluate import (
+    WHOLE,
     Case,
     Reading,
+    SplitName,
     evaluate_case,
     evaluation_precision,
     has_memory,
+    text_to_score,
 )
 from sparing.runs.folder import RunFolder, pick_hardware, prepare_for_run
 from sparing.runs.layout import Layout
@@ -78,7 +83,7 @@ NOT_OF_EXPORT = ("--memory", "--segment", "--cache", "--dynamic")
 SINGLE_PROCESS = ("--context", "--memory", "--cache", "--dynamic")
 """Options that do not work with several processes."""
 
-SplitName = Annotated[Literal["train", "valid", "test"], typer.Option(help="Split to score.")]
+Split = Annotated[SplitName, typer.Option(help="Split to score; all: the whole text.")]
 Protocol = Annotated[
     Literal["bytes", "no-newlines"],
     typer.Option(help="All bytes, or without newlines as Transformer-XL does."),
@@ -112,7 +117,8 @@ def evaluate(
     path: Annotated[
         Path | None, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete_runs)
     ] = None,
-    split: SplitName = "valid",
+    split: Split = "valid",
+    corpus: Corpus = None,
     protocol: Protocol = "bytes",
     size: Size = None,
     window: Window = None,
@@ -143,7 +149,8 @@ def evaluate(
     run = _apply_settings(folder.config(), settings, batch, segment)
     # Resolved once: a run in training may get its first `best` during the evaluation.
     chosen, hardware = folder.checkpoint(checkpoint), _hardware(folder, target, precision)
-    tokens = prepare_for_run(folder, folder.config().data, source)
+    tokens = prepare_for_run(folder, text_to_score(folder.config(), corpus), source)
+    how = _dynamic(dynamic_rule, dynamic_lr, dynamic_decay, segment) if adapt else None
     case = Case(
         folder=folder,
         run=run,
@@ -153,6 +160,7 @@ def evaluate(
         split=split,
         size=size,
         drop_newlines=protocol == "no-newlines" and tokens.config.newlines,
+        trained_on=_trained_on(folder, how) if corpus is not None else None,
     )
     looked_up = _cache(cache, cache_theta, cache_lambda)
     reading = Reading(window=window, stride=stride, cache=looked_up)
@@ -161,9 +169,9 @@ def evaluate(
     elif memory is not None:
         _sweep(case, reading, _lengths(memory), as_json=as_json)
     else:
-        how = _dynamic(dynamic_rule, dynamic_lr, dynamic_decay, segment) if adapt else None
         # The folder of the package is not the user's.
-        kept = size is None and not settings and path is not None
+        usual = size is None and not settings and corpus is None and split != WHOLE
+        kept = usual and path is not None
         _score(case, reading, how, kept=kept, as_json=as_json)
 
 
@@ -223,6 +231,12 @@ def _cache(window: int | None, theta: float, share: float) -> CacheConfig | None
 def _dynamic(rule: Rule, lr: float | None, decay: float, segment: int | None) -> DynamicConfig:
     how = DynamicConfig(rule=rule, lr=lr, decay=decay)
     return how if segment is None else replace(how, segment=segment)
+
+
+def _trained_on(folder: RunFolder, how: DynamicConfig | None) -> Tokens | None:
+    """The text of the training, where dynamic evaluation of another one needs it."""
+    needed = how is not None and how.rule == "rms"
+    return prepare_for_run(folder, folder.config().data, None) if needed else None
 
 
 def _score(

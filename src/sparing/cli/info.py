@@ -12,13 +12,22 @@ from sparing.config import described
 from sparing.errors import unknown_name
 from sparing.files import read_object
 from sparing.runs.card import HOME, read_card
-from sparing.terminal import print_line
+from sparing.runs.layout import Layout
+from sparing.terminal import columns, print_line
 from sparing.units import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from sparing.runs.config import RunConfig
 
 BUNDLED = "the package's own model"
+PARAMETERS = Layout(
+    columns={
+        "parameter": lambda row: str(row["name"]),
+        "shape": lambda row: "x".join(map(str, row["shape"])),
+        "count": lambda row: f"{row['count']:,}",
+    },
+    left=("parameter",),
+)
 
 
 def recipes(as_json: Json = False) -> None:
@@ -46,22 +55,31 @@ def info(
     full: Annotated[
         bool, typer.Option("--config", help="Also print every setting and its meaning.")
     ] = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Also list all parameters: name, shape, count.")
+    ] = False,
 ) -> None:
     """Parameters, FLOPs per token and byte, state size; of a run, its training and results."""
     # What is stored of the bundled model is shown without torch, which takes seconds to import.
-    stored = None if name or settings or full else read_card()
+    stored = None if name or settings or full or parameters else read_card()
     if stored is not None:
         _show(*stored, {"run": BUNDLED, **_records(HOME)}, as_json=as_json)
         return
     from sparing.runs.config import to_json, with_settings
-    from sparing.runs.costs import costs
+    from sparing.runs.costs import costs, named_parameters
 
     run, extra = _find(name)
     run = with_settings(run, settings or [])
-    more = {"config": to_json(run)} if full and as_json else {}
-    _show(to_json(run), costs(run), extra | more, as_json=as_json)
-    for path, value, note in described(run) if full and not as_json else ():
+    rows = named_parameters(run) if parameters else []
+    more: dict[str, Any] = {"config": to_json(run)} if full else {}
+    more |= {"named_parameters": rows} if parameters else {}
+    _show(to_json(run), costs(run), extra | (more if as_json else {}), as_json=as_json)
+    if as_json:
+        return
+    for path, value, note in described(run) if full else ():
         print_line(f"\n{path}={_format(value)}\n    {note}")
+    if parameters:
+        print_line(f"\n{PARAMETERS.text(rows, width=columns())}")
 
 
 def _show(

@@ -17,6 +17,7 @@ from sparing.errors import UserError, unknown_name
 from sparing.files import add_path_to_errors, atomic_folder, expand_home, lock_folder
 from sparing.units import pluralize
 
+GIVE_COPY = "give a copy with the variable SPARING_DATA (or with --from on the command line)"
 LOCAL_SUFFIXES = (
     *("", ".xz", ".lzma", ".gz", ".bz2", ".zst", ".zip"),
     *(".tar", ".tar.xz", ".tar.gz", ".tgz", ".tar.bz2", ".tar.zst"),
@@ -158,10 +159,7 @@ def _download_splits(corpus: Corpus, how: Unpacking) -> dict[str, Text]:
             _store_splits(_stored_folder(corpus), splits)
             shutil.rmtree(folder)
             return splits
-    raise UserError(
-        f"cannot get {corpus.name}; give a local copy with --from PATH or the variable "
-        f"SPARING_DATA ({'; '.join(problems)})"
-    )
+    raise UserError(f"cannot get {corpus.name}; {GIVE_COPY} ({'; '.join(problems)})")
 
 
 def _download_from(corpus: Corpus, url: str, folder: Path, how: Unpacking) -> dict[str, Text]:
@@ -248,7 +246,4 @@ def _verify_splits(corpus: Corpus, splits: dict[str, Text], path: Path) -> dict[
 
 
 def _no_download_error(corpus: Corpus) -> UserError:
-    return UserError(
-        f"{corpus.name} cannot be downloaded; give a copy with --from PATH or the variable "
-        "SPARING_DATA"
-    )
+    return UserError(f"{corpus.name} cannot be downloaded; {GIVE_COPY}")

@@ -132,4 +132,7 @@ def smallest_dtype(size: int) -> np.dtype[np.unsignedinteger]:
 
 def encode_text(text: str) -> bytes:
     """UTF-8, with the bytes of a command line or file name that are not UTF-8 as they were."""
-    return text.encode("utf-8", errors="surrogateescape")
+    try:
+        return text.encode("utf-8", errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise UserError("the text holds half of a surrogate pair, which is no character") from None

@@ -166,7 +166,7 @@ def tokens_folder(data: DataConfig, source: Path | None = None, vocab: Vocab | N
     default = ("text_column", DataConfig().text_column)
     config = dict(pair for pair in to_json(data).items() if pair != default)
     # All vocabularies of bytes are the same, wherever they were made.
-    given = [] if vocab is None or vocab.kind == "bytes" else [vocab.to_json()]
+    given = [] if vocab is None or vocab.kind == data.vocab == "bytes" else [vocab.to_json()]
     identity = json.dumps([FORMAT, config, fingerprint(data.corpus, source), *given])
     digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data.corpus).name).strip("-")[:40]

@@ -138,7 +138,7 @@ def evaluate_dynamic(  # noqa: PLR0913  all but four are keyword-only
             adapted.undo_()
     if not math.isfinite(loss_nats):
         raise UserError(
-            f"dynamic evaluation diverged at a learning rate of {config.rate:g}; lower --dynamic-lr"
+            f"dynamic evaluation diverged at a learning rate of {config.rate:g}; lower it"
         )
     words = f"{config.rule}, lr {config.rate:g}, decay {config.decay:g}"
     how = f"dynamic: {words}, one stream, segment {config.segment}, {hardware.precision}"

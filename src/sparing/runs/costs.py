@@ -1,4 +1,4 @@
-"""What a model of a run costs: parameters, FLOPs and carried state."""
+"""What a model of a run consists of and costs: parameters, FLOPs and carried state."""
 
 from typing import Any
 
@@ -21,3 +21,11 @@ def costs(run: RunConfig) -> dict[str, Any]:
         **({"flops_per_byte": found.flops_per_token} if run.data.vocab in ONE_BYTE else {}),
         "state_bytes": found.state_bytes,
     }
+
+
+def named_parameters(run: RunConfig) -> list[dict[str, Any]]:
+    """Name, shape and count of every parameter, those that only training needs included."""
+    return [
+        {"name": name, "shape": list(parameter.shape), "count": parameter.numel()}
+        for name, parameter in build_model(run, "meta").named_parameters()
+    ]

@@ -1,9 +1,14 @@
 """Evaluation of a run: what is scored, how it is read, and how the results are labelled."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
-from sparing.data.tokens import Split, Tokens, drop_newlines, truncate_split
+import numpy as np
+
+from sparing.data.corpora import SPLITS
+from sparing.data.tokens import DataConfig, Split, Tokens, drop_newlines, truncate_split
 from sparing.device import Hardware, Precision
 from sparing.evaluation.cache import CacheConfig, evaluate_with_cache
 from sparing.evaluation.dynamic import RATES, DynamicConfig, evaluate_dynamic
@@ -13,7 +18,12 @@ from sparing.runs.build import build_model
 from sparing.runs.config import RunConfig, with_memory, with_settings
 from sparing.runs.folder import RunFolder, load_model_and_step
 from sparing.runs.records import read_provenance
+from sparing.runs.start import absolute_corpus
 from sparing.training.distributed.world import World
+
+SplitName = Literal["train", "valid", "test", "all"]
+WHOLE: SplitName = "all"
+"""The splits as one text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +39,8 @@ class Case:
     size: int | None
     drop_newlines: bool = False
     """Whether newlines are removed from tokens that have them."""
+    trained_on: Tokens | None = None
+    """The text of the training; None if `tokens` are of it, or nothing needs it."""
     world: World = field(default_factory=World)
 
     @property
@@ -38,14 +50,15 @@ class Case:
 
     def text(self) -> Split:
         """The text to score."""
-        return self._read(self.split, self.size)
+        return self._read(self.tokens, self.split, self.size)
 
     def train(self) -> Split:
         """The text the run was trained on."""
-        return self._read("train", None)
+        return self._read(self.trained_on or self.tokens, "train", None)
 
-    def _read(self, name: str, size: int | None) -> Split:
-        split, vocab = self.tokens.split(name), self.tokens.vocab
+    def _read(self, tokens: Tokens, name: str, size: int | None) -> Split:
+        names, vocab = SPLITS if name == WHOLE else (name,), tokens.vocab
+        split = join_splits([tokens.split(each) for each in names])
         if size is not None:
             split = truncate_split(split, size, vocab)
         return drop_newlines(split, vocab) if self.drop_newlines else split
@@ -76,8 +89,11 @@ class Case:
 
     def entry(self, found: Evaluation, step: int) -> dict[str, Any]:
         """The entry of results.json for an evaluation of this case."""
+        corpus = self.tokens.config.corpus
+        elsewhere = corpus != self.folder.config().data.corpus
         return {
             "split": self.split,
+            **({"corpus": corpus} if elsewhere else {}),
             **found.to_json(),
             "lossless": self.tokens.vocab.lossless,
             "precision": found.precision,
@@ -155,6 +171,30 @@ def evaluate_case(
     label = result_label(case.split, case.protocol, *_dynamic_words(how), *used.remarks())
     found[label] = used.entry(moved, step)
     return found, report | {"dynamic": moved.to_json()}
+
+
+def text_to_score(run: RunConfig, corpus: str | None) -> DataConfig:
+    """The text of the training, or another one read in the same way."""
+    return run.data if corpus is None else replace(run.data, corpus=absolute_corpus(corpus))
+
+
+def join_splits(splits: Sequence[Split]) -> Split:
+    """Return the tokens of several texts as those of one."""
+    if len(splits) == 1:
+        return splits[0]
+    begins = accumulate((split.size_bytes for split in splits), initial=0)
+    ends = [
+        split.ends.astype(np.int64) + begin
+        for split, begin in zip(splits, begins, strict=False)
+        if split.ends is not None
+    ]
+    return Split(
+        np.concatenate([split.ids for split in splits]),
+        sum(split.size_bytes for split in splits),
+        sum(split.words for split in splits),
+        splits[0].start,
+        np.concatenate(ends) if ends else None,
+    )
 
 
 def _dynamic_words(how: DynamicConfig) -> list[str]:

@@ -169,10 +169,11 @@ def prepare_for_run(
     folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
 ) -> Tokens:
     """A corpus as tokens of the run's vocabulary; refused if the text or the vocabulary changed."""
-    given = folder.vocab() if folder.is_tuned() else None
+    own = folder.config().data
+    given = folder.vocab() if folder.is_tuned() or data.corpus != own.corpus else None
     tokens = prepare(data, source, progress=progress, vocab=given)
     # With other data settings, another text is intended; the caller decides which are allowed.
-    if data == folder.config().data:
+    if data == own:
         _refuse_other_texts(folder, tokens)
     if tokens.vocab.to_json() != folder.vocab().to_json():
         raise UserError(
@@ -212,9 +213,9 @@ def refuse_used_folder(path: Path, *, besides: Sequence[str] = ()) -> None:
     Checkpoints named in `besides` may be there.
     """
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; --out names a folder")
+        raise UserError(f"{path} is a file, and a run is a folder; choose another name")
     if is_run(path):
-        raise UserError(f"{path} already holds a run; add --resume to continue it, or change --out")
+        raise UserError(f"{path} already holds a run; resume it, or choose another folder")
     folder = RunFolder(path)
     left = [each for each in (folder.metrics, path / "results.json") if each.exists()]
     names = [name for name in checkpoint.list_names(folder.checkpoints) if name not in besides]
@@ -222,7 +223,7 @@ def refuse_used_folder(path: Path, *, besides: Sequence[str] = ()) -> None:
     if left:
         raise UserError(
             f"{path} holds {left[0].relative_to(path)} of a run that has lost its config.json; "
-            "restore that file, or change --out"
+            "restore that file, or choose another folder"
         )
 
 
@@ -245,7 +246,7 @@ def refuse_other_settings(path: Path, run: RunConfig) -> None:
     before = open_run(path).config()
     if changed := differences(before, run_config.for_vocab(run, before.model.vocab_size)):
         raise UserError(
-            f"{path} has other settings ({changed[0]}); change --out, or remove that folder"
+            f"{path} has other settings ({changed[0]}); choose another folder, or remove it"
         )
 
 
@@ -288,8 +289,8 @@ def pick_hardware(folder: RunFolder, target: str, precision: Precision = "float3
     """Choose the device for a run's model; that of an export is the CPU, in float32."""
     if not folder.is_export():
         return device.pick(target, precision)
-    fixed = {"--device": target in ("auto", "cpu"), "--precision": precision == "float32"}
-    if others := [option for option, fits in fixed.items() if not fits]:
+    fixed = {"`device`": target in ("auto", "cpu"), "`precision`": precision == "float32"}
+    if others := [name for name, fits in fixed.items() if not fits]:
         raise UserError(
             f"{folder.path} is an ONNX export, which runs in float32 on the CPU; "
             f"leave {' and '.join(others)} out"

@@ -70,7 +70,7 @@ class Init:
 def open_init(name: str, checkpoint_name: str | None = None) -> Init:
     """Read the weights of a run, or of the package's model if the name is `bundled`."""
     if not name.strip():
-        raise UserError(f"--init is empty; name a run, or {BUNDLED!r} for the package's model")
+        raise UserError(f"`init` is empty; name a run, or {BUNDLED!r} for the package's model")
     path = None if name == BUNDLED else expand_home(name)
     folder = run_or_bundled(path)
     folder.require_checkpoints()

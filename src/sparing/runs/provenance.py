@@ -27,12 +27,20 @@ def provenance(hardware: Hardware, seed: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": hardware.describe(),
         "precision": hardware.precision,
-        "command": ["sparing", *sys.argv[1:]],
+        "command": _command(),
         "seed": seed,
         "processes": current_launch().size,
         "launch": current_launch().id,
         "started_at": now(),
     }
+
+
+def _command() -> list[str]:
+    """The words of our command line, or of the Python program that calls us."""
+    program = Path(sys.argv[0])
+    if program.name == "sparing" or program.resolve() == PACKAGE / "__main__.py":
+        return ["sparing", *sys.argv[1:]]
+    return ["python", *sys.orig_argv[1:]]
 
 
 def now() -> str:

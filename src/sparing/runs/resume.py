@@ -150,7 +150,8 @@ def _lost_bytes(path: Path, size_bytes: int, *, cut: bool) -> int:
     if lost and not cut:
         raise UserError(
             f"{path} is damaged: {lost:,} of its first {size_bytes:,} bytes are missing or "
-            "unreadable; restore it, or add --cut-journal to go on without those entries"
+            "unreadable; restore it, or go on without those entries with `--cut-journal` (in "
+            "Python, `cut_journal=True`)"
         )
     return lost
 

@@ -29,11 +29,11 @@ def check_start(
 ) -> None:
     """Refuse options of a start that contradict each other, or would have no effect."""
     if init is not None and resume:
-        raise UserError("--init starts a new run and --resume continues one; leave one of them out")
+        raise UserError("`init` starts a new run and `resume` continues one; leave one of them out")
     if checkpoint is not None and init is None and not resume:
-        raise UserError("--checkpoint needs --resume or --init")
+        raise UserError("`checkpoint` needs `resume` or `init`")
     if cut_journal and not resume:
-        raise UserError("--cut-journal needs --resume")
+        raise UserError("cutting the journal needs `resume`")
 
 
 def load_start(
@@ -43,7 +43,7 @@ def load_start(
     if init is None or name:
         return load_recipe(name, path, resume=resume)
     if corpus is None:
-        raise UserError("name the text to fine-tune on with --data, or a recipe that has one")
+        raise UserError("name the text to fine-tune on (`data`), or a recipe that has one")
     return tuning_recipe(init)
 
 
@@ -65,7 +65,7 @@ def apply_settings(
 def absolute_corpus(corpus: str) -> str:
     """Return a corpus name unchanged and a path as an absolute one, valid in other folders too."""
     if not corpus.strip():
-        raise UserError("--data is empty; name a corpus, or your own text file or folder")
+        raise UserError("`data` is empty; name a corpus, or your own text file or folder")
     path = Path(corpus)
     return str(path.resolve()) if corpus not in CORPORA and path.exists() else corpus
 
@@ -84,9 +84,9 @@ def _replace_budget(run: RunConfig, settings: list[str]) -> list[str]:
 def default_run_path(name: str, *, resume: bool) -> Path:
     """A folder named after the recipe and the time."""
     if resume:
-        raise UserError("--resume needs --out, the folder of the run to continue")
+        raise UserError("`resume` needs `out`, the folder of the run to continue")
     if current_launch().nodes > 1:
-        raise UserError("on several machines, give --out, a folder that all of them share")
+        raise UserError("on several machines, give `out`, a folder that all of them share")
     stamp = launched_at().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{Path(name).stem or 'run'}-{stamp}"
 

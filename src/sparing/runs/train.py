@@ -78,13 +78,16 @@ def train(run: RunConfig, path: Path, options: TrainOptions) -> int:
     if options.init is not None:
         run = adapt_to_init(run, options.init)
     elif run.optim.trainable and not options.resume:
-        raise UserError("optim.trainable freezes weights that were never trained; add --init RUN")
+        raise UserError(
+            "optim.trainable would freeze weights that were never trained; it needs `init`, a "
+            "run to start from"
+        )
     check_trainable(run)
     hardware = device.pick(options.device, run.train.precision)
     if not options.resume:
         refuse_used_folder(path, besides=_stored_first(options))
     elif not is_run(path):
-        raise UserError(f"there is no run in {path} to resume; start one without --resume")
+        raise UserError(f"there is no run in {path} to resume; start one without `resume`")
     else:
         open_run(path).require_checkpoints()
     tokens = _tokens(run, path, options)

@@ -144,7 +144,7 @@ def _card(id: str, lm: LM) -> dict[str, Any]:
         "owned_by": "sparing",
         "recipe": lm.config.recipe,
         "family": lm.config.family,
-        "parameters": sum(parameter.numel() for parameter in lm.model.parameters()),
+        "parameters": lm.costs["parameters"]["deployed"],
         "vocabulary": lm.vocab.kind,
         "bits_per_byte": figure,
         "attention": _shows_attention(lm),

@@ -142,7 +142,7 @@ def _check_rng(saved: Mapping[str, Tensor]) -> None:
     if not sound:
         raise UserError(
             "the checkpoint has no usable state of the random generator (rng.cpu); resume from "
-            "another with --checkpoint"
+            "another checkpoint"
         )
 
 
@@ -222,5 +222,5 @@ def _check_weight(name: str, given: Tensor, own: Tensor) -> None:
     if floats and not given.to(own.dtype).isfinite().all():
         raise UserError(
             f"the checkpoint's weight {name} is not finite, so the run has diverged; choose "
-            "another with --checkpoint, or train again with a lower optim.lr"
+            "another checkpoint, or train again with a lower optim.lr"
         )

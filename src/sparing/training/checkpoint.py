@@ -273,4 +273,4 @@ def is_intact(folder: Path, name: str) -> bool:
 
 def _others(folder: Path, damaged: str = "") -> str:
     names = [name for name in list_names(folder) if name != damaged and is_intact(folder, name)]
-    return f"; available: {', '.join(names)} (choose with --checkpoint)" if names else ""
+    return f"; available checkpoints: {', '.join(names)}" if names else ""

@@ -118,6 +118,6 @@ def _lost_processes(launch: Launch) -> Iterator[None]:
         timed_out = "imed out" in message or "imeout" in message
         reason = "no answer in time" if timed_out else "it has ended"
         raise LostProcessError(
-            f"{launch.describe()} lost another process ({reason}); continue from the last "
-            "checkpoint with --resume, or automatically with torchrun --max-restarts"
+            f"{launch.describe()} lost another process ({reason}); resume from the last "
+            "checkpoint, or let torchrun --max-restarts do so"
         ) from problem

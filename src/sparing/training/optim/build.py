@@ -1,8 +1,9 @@
 """Settings of the optimizers, and the optimizers built from them."""
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -128,14 +129,18 @@ class OptimConfig:
                 raise UserError(f"optim: {field} must be at least 0 and below 1, not {values}")
 
 
+def _nearest(pattern: str, names: Iterable[str]) -> list[str]:
+    return get_close_matches(pattern, names, n=2, cutoff=0)
+
+
 def freeze_others(model: LanguageModel, patterns: Sequence[str]) -> None:
     """Freeze every parameter whose name matches none of `patterns`; without any, freeze none."""
     named = dict(model.named_parameters())
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in named):
             raise UserError(
-                f"optim.trainable: no parameter is named {pattern}; names are like "
-                f"{', '.join(list(named)[:3])}"
+                f"optim.trainable: no parameter is named {pattern}; `sparing info RUN "
+                f"--parameters` lists all, such as {' and '.join(_nearest(pattern, named))}"
             )
     for name, parameter in named.items() if patterns else ():
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
