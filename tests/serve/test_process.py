@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.conftest import make_lm
-from tests.serve.test_app import eventually
+from tests.serve.conftest import eventually, make_lm
 
 from sparing.data.vocab import ByteVocab
 from sparing.runs.folder import create

@@ -1,15 +1,33 @@
-"""Clients that take their time: they are given up, and nothing stays behind."""
+"""What is no HTTP, and clients that take their time: they are given up, nothing stays behind."""
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.serve.conftest import Running
-from tests.serve.test_app import eventually, idle
+from tests.serve.conftest import Running, eventually, idle
 
 from sparing.lm import LM
 from sparing.serve.server import Protocol
+
+
+@pytest.mark.parametrize("data", [
+    b"GET / HTTP/1.1\r\n" + b"x-flood: a\r\n" * 100_000,
+    b"GET /" + b"a" * 200_000,
+    b"\x00\xff\x16\x03\x01 what is this\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+])  # fmt: skip
+def test_what_is_no_http_is_answered_with_400(server: Running, data: bytes) -> None:
+    with server.connect() as connection:
+        try:
+            connection.sendall(data)
+            answer = connection.recv(1000)
+        except ConnectionError:
+            # The server had enough before all was sent.
+            return
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"Traceback" not in answer
 
 
 @pytest.fixture
