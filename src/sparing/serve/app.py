@@ -41,6 +41,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         404: "There is no such model.",
         408: "The request did not arrive in time.",
         413: "The body is too long.",
+        421: "The server has no token, and `Host` names another machine.",
         429: "The queue is full; try again after `Retry-After` seconds.",
         500: "Internal server error.",
         503: "The server is shutting down, or the model does not work.",
@@ -64,16 +65,28 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     app.add_middleware(guard, limits=service.limits, metrics=metrics, token=token)
     _add_errors(app)
     _add_probes(app, service, metrics)
+    _add_models(app, service)
     _add_completions(app, service)
     _add_scores(app, service)
     if (PAGE / "index.html").is_file():
         app.mount("/page", StaticFiles(directory=PAGE), name="page")
         app.add_api_route("/", _page, include_in_schema=False)
+    # Last: another route would make FastAPI write the page anew.
+    _correct_schema(app.openapi())
     return app
 
 
 async def _page() -> Response:
     return FileResponse(PAGE / "index.html")
+
+
+def _correct_schema(page: dict[str, Any]) -> None:
+    """Remove the answer that FastAPI gives to invalid requests: here it is 400."""
+    for operations in page["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        page["components"]["schemas"].pop(name, None)
 
 
 def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
@@ -99,11 +112,25 @@ def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
         """Metrics for Prometheus."""
         return Response(metrics.page(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models", responses={200: {"model": schema.ModelList}, 401: PROBLEMS[401]})
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    denied = {status: PROBLEMS[status] for status in (401, 421)}
+
+    @app.get("/v1/models/", include_in_schema=False)
+    @app.get("/v1/models", responses={200: {"model": schema.ModelList}, **denied})
     async def models() -> Response:
         """The models that are served."""
         cards = [model.card for model in service.models.values()]
         return JSONResponse({"object": "list", "data": cards})
+
+    # An id may contain slashes.
+    @app.get(
+        "/v1/models/{id:path}",
+        responses={200: {"model": schema.ModelCard}, 404: PROBLEMS[404], **denied},
+    )
+    async def model(id: str) -> Response:
+        """One of them."""
+        return JSONResponse(service.model(id).card)
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:
