@@ -114,7 +114,7 @@ def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
-    denied = {status: PROBLEMS[status] for status in (401, 421)}
+    denied: dict[int | str, dict[str, Any]] = {each: PROBLEMS[each] for each in (401, 421)}
 
     @app.get("/v1/models/", include_in_schema=False)
     @app.get("/v1/models", responses={200: {"model": schema.ModelList}, **denied})
