@@ -1,13 +1,15 @@
 """Who is answered: tokens, names of this machine, pages of other sites, bodies too long."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.serve.conftest import Running, client
+from tests.serve.conftest import Running, client, eventually
 
 from sparing.lm import LM
-from sparing.serve import app
+from sparing.serve import app, completions
 
 
 def figure(server: Running, name: str) -> float:
@@ -25,6 +27,47 @@ def test_a_body_in_chunks_is_limited_too(server: Running) -> None:
         except ConnectionError:
             pass
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_our_own_is_answered_and_counted_like_any_other(
+    server: Running,
+    stream: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*given: object) -> None:
+        raise ValueError("a mistake")
+
+    failed = 'sparing_answers_total{path="/v1/completions",status="500"}'
+    before = figure(server, failed)
+    monkeypatch.setattr(completions.CompletionResponse, "_choice", fail)
+    status, found, headers = server.request("/v1/completions", {"prompt": "a", "stream": stream})
+    assert (status, found["error"]["type"]) == (500, "server_error")
+    assert "a mistake" not in found["error"]["message"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert figure(server, failed) == before + 1
+    eventually(lambda: "a mistake" in caplog.text)
+
+
+def test_an_error_of_our_own_in_the_middle_is_the_last_event_of_a_stream(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice = completions.CompletionResponse._choice
+
+    def fail_later(*given: Any) -> Any:
+        if given[2][-1].tokens > 3:
+            raise ValueError("a mistake")
+        return choice(*given)
+
+    monkeypatch.setattr(completions.CompletionResponse, "_choice", fail_later)
+    body = {"prompt": "a", "stream": True, "max_tokens": 400}
+    _, sent, _ = server.request("/v1/completions", body)
+    *chunks, last, end = sent.decode().split("\n\n")
+    assert len(chunks) == 3
+    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
+    assert not end
+    eventually(lambda: "a mistake" in caplog.text)
 
 
 def test_a_token_is_needed_where_one_is_set(lm: LM, start_server: Callable[..., Running]) -> None:

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from tests.serve.conftest import ask, write
+from tests.serve.conftest import LIMITS, ask, make_lm, write
 
 from sparing.lm import LM
 from sparing.serve.engine import Engine
 from sparing.serve.requests import (
     AttentionRequest,
     AttentionResult,
+    Failed,
     Piece,
+    Request,
     ScoreRequest,
     ScoreResult,
 )
@@ -78,3 +80,17 @@ def test_a_stop_string_ends_a_text_before_it(engine: Engine, lm: LM) -> None:
 def test_nothing_is_written_where_no_length_is_asked_for(engine: Engine) -> None:
     assert ask(engine, write("only read", 0)).events == [[Piece("", [], "length", 0)]]
     assert ask(engine, write("only read", 0, echo=True)).text() == "only read"
+
+
+@pytest.mark.parametrize(
+    "asked", [ScoreRequest(ids=np.array([97, 98])), write("abc", 0, echo=True, top=1)]
+)
+def test_probabilities_that_are_no_numbers_are_refused(asked: Request) -> None:
+    broken = make_lm()
+    with torch.no_grad():
+        broken.model.head.bias.fill_(float("nan"))
+    engine = Engine(broken, LIMITS)
+    ((found,),) = ask(engine, asked).events
+    engine.close()
+    assert isinstance(found, Failed)
+    assert "not finite" in found.message

@@ -273,7 +273,3 @@ def _add_errors(app: FastAPI) -> None:
         message = f"{place}: {first['msg']}" if place else str(first["msg"])
         param = str(first["loc"][1]) if len(first["loc"]) > 1 else None
         return JSONResponse(error_body(400, message, param), 400)
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, problem: Exception) -> Response:
-        return JSONResponse(error_body(500, "internal server error; see the server's log"), 500)

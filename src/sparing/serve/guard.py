@@ -80,6 +80,10 @@ class Guard:
             await exchange.refuse(problem)
         except TimeoutError:
             await exchange.refuse(ApiError(408, "the request took too long", code="timeout"))
+        except Exception:
+            await exchange.refuse(ApiError(500, "internal server error; see the server's log"))
+            # To the log.
+            raise
         except asyncio.CancelledError:
             # Uvicorn cancels what takes longer than the drain, and the task ends here anyway.
             await exchange.refuse(
