@@ -8,6 +8,7 @@ import pytest
 from tests.serve.conftest import LIMITS, Running, eventually, idle
 
 from sparing.lm import LM
+from sparing.serve.limits import Limits
 
 
 def test_a_server_whose_model_does_not_work_says_so(
@@ -47,6 +48,38 @@ def test_more_texts_than_ever_fit_are_not_told_to_wait(server: Running) -> None:
             f"at most {most} texts can be asked for at once",
         )
         assert "retry-after" not in headers
+
+
+def test_more_probabilities_than_there_is_memory_for_are_refused(
+    lm: LM, start_server: Callable[..., Running]
+) -> None:
+    small = start_server({"tiny": lm}, replace(LIMITS, logprobs=60))
+    echo = {"prompt": "a" * 10, "max_tokens": 0, "echo": True}
+    for path, body in (
+        ("/v1/completions", {**echo, "logprobs": 2, "n": 2}),
+        ("/v1/completions", {"prompt": "a" * 100, "max_tokens": 20, "logprobs": 2}),
+        ("/v1/completions", {"max_tokens": 15, "logprobs": 1, "n": 2, "stream": True}),
+        ("/score", {"texts": ["a" * 10] * 2, "top": 2}),
+        ("/score", {"texts": ["a" * 60]}),
+    ):
+        assert small.request(path, body)[0] == 200
+    for path, body in (
+        ("/v1/completions", {**echo, "logprobs": 2, "n": 3}),
+        ("/v1/completions", {**echo, "logprobs": 2, "n": 2, "max_tokens": 1}),
+        ("/v1/completions", {"max_tokens": 16, "logprobs": 1, "n": 2, "stream": True}),
+        ("/score", {"texts": ["a" * 10] * 3, "top": 2}),
+        ("/score", {"texts": ["a" * 61]}),
+    ):
+        status, found, _ = small.request(path, body)
+        assert (status, found["error"]["param"]) == (400, "top" if path == "/score" else "logprobs")
+        assert "the limit is 60" in found["error"]["message"]
+    # Where no probabilities are asked for, none are counted.
+    assert small.request("/v1/completions", {"max_tokens": 61})[0] == 200
+
+
+def test_with_all_its_probabilities_the_longest_text_is_answered() -> None:
+    limits = Limits()
+    assert 11 * (limits.prompt_tokens + limits.max_tokens) <= limits.logprobs
 
 
 def test_a_full_queue_is_answered_with_429(lm: LM, start_server: Callable[..., Running]) -> None:

@@ -17,6 +17,7 @@ from sparing.serve import schema
 from sparing.serve.completions import (
     CompletionResponse,
     check_count,
+    check_logprobs,
     encode_prompt,
     generate_requests,
     top_bytes,
@@ -173,6 +174,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         every = [encode_prompt(model, text, service.limits, "texts") for text in asked.texts]
         if any(len(ids) == 0 for ids in every):
             raise ApiError(400, "a text has no tokens; leave it out", param="texts")
+        check_logprobs(sum(map(len, every)) * (1 + asked.top), service.limits, "top")
         requests = [ScoreRequest(ids=ids, top=asked.top) for ids in every]
         async with Events(model.engine, requests) as events:
             found = await _unless_gone(request, _collect(events, ScoreResult, len(requests)))

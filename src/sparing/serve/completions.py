@@ -50,6 +50,17 @@ def check_count(count: int, limits: Limits, param: str) -> None:
         raise ApiError(400, f"at most {most} texts can be asked for at once", param=param)
 
 
+def check_logprobs(count: int, limits: Limits, param: str) -> None:
+    """Refuse an answer that could take more memory than there is: it is made as a whole."""
+    if count > limits.logprobs:
+        raise ApiError(
+            400,
+            f"up to {count} log-probabilities are asked for; the limit is {limits.logprobs}: "
+            "ask for fewer texts or alternatives",
+            param=param,
+        )
+
+
 def generate_requests(
     model: Model, asked: CompletionRequest, limits: Limits
 ) -> list[GenerateRequest]:
@@ -80,6 +91,9 @@ def generate_requests(
             )
             for choice in range(count)
         ]
+    if asked.logprobs is not None:
+        tokens = sum(length + len(each.ids) * each.echo for each in requests)
+        check_logprobs(tokens * (1 + asked.logprobs), limits, "logprobs")
     return requests
 
 
