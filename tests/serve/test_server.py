@@ -3,9 +3,10 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
-from tests.serve.conftest import Running, eventually, idle
+from tests.serve.conftest import LIMITS, Running, eventually, idle
 
 from sparing.lm import LM
 from sparing.serve.server import Protocol
@@ -28,6 +29,18 @@ def test_what_is_no_http_is_answered_with_400(server: Running, data: bytes) -> N
             return
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"Traceback" not in answer
+
+
+def test_as_many_connections_are_served_as_the_limit_says(
+    lm: LM, start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Protocol, "headers_s", 600)
+    small = start_server({"tiny": lm}, replace(LIMITS, connections=2))
+    with small.connect():
+        assert small.request("/health")[0] == 200
+        with small.connect():
+            eventually(lambda: small.request("/health")[0] == 503)
+    eventually(lambda: small.request("/health")[0] == 200)
 
 
 @pytest.fixture
