@@ -5,6 +5,7 @@ import pytest
 from tests.serve.conftest import Running, client
 
 from sparing.lm import LM
+from sparing.serve import app
 
 
 def test_errors_are_those_of_openai(server: Running) -> None:
@@ -51,11 +52,15 @@ def test_other_paths_methods_and_types(server: Running) -> None:
     assert server.request("/nothing")[0] == 404
     assert server.request("/page/../../../etc/passwd")[0] == 404
     assert server.request("/v1/completions")[0] == 405
-    assert (
-        server.request("/v1/completions", b"prompt=a", **{"Content-Type": "text/plain"})[0] == 400
-    )
+    # As curl sends it where no type is given.
+    plain = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, found, _ = server.request("/v1/completions", b'{"prompt": "a"}', **plain)
+    assert (status, found["error"]["message"]) == (400, app.NO_OBJECT)
     status, found, _ = server.request("/v1/completions", b'{"prompt": "a\0"}')
     assert (status, found["error"]["param"]) == (400, None)
     assert found["error"]["message"].startswith("the body is not JSON: ")
+    for body in (b"", b"[]", b"5", b"null"):
+        status, found, _ = server.request("/v1/completions", body)
+        assert (status, found["error"]["message"]) == (400, app.NO_OBJECT)
     assert server.request("/attention", {"text": ""})[0] == 400
     assert server.request("/score", {"texts": ["a", ""]})[0] == 400

@@ -147,3 +147,101 @@ def test_odd_but_sensible_requests_are_answered(server: Running) -> None:
         {"max_tokens": None, "n": None, "stop": None, "user": "me", "best_of": 1},
     ):
         server.complete(**fields)
+
+
+CLIENTS: dict[str, dict[str, Any]] = {
+    # As OpenAI's own client sends None.
+    "nulls": dict.fromkeys([
+        "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens",
+        "n", "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix",
+        "temperature", "top_p", "user", "top_k", "min_p",
+    ]),
+    "LangChain": {
+        "prompt": ["a", "b"], "temperature": 0.7, "top_p": 1, "frequency_penalty": 0,
+        "presence_penalty": 0, "n": 1, "logit_bias": {}, "max_tokens": 3, "seed": None,
+        "stop": None,
+    },
+    "LiteLLM": {
+        "prompt": "a", "suffix": "", "user": "", "best_of": 2, "n": 2, "stop": [],
+        "stream_options": {"include_usage": None},
+    },
+    "lm-evaluation-harness": {
+        "prompt": [[97, 98, 99]], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234,
+        "echo": True,
+    },
+    "vLLM": {
+        "prompt": "a", "repetition_penalty": 1.0, "max_tokens": 2, "logprobs": None, "top_k": -1,
+        "min_p": 0, "ignore_eos": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_other_clients_send_at_their_defaults_is_answered(server: Running, name: str) -> None:
+    assert server.complete(**CLIENTS[name])["choices"]
+
+
+def test_defaults_that_are_sent_change_nothing(server: Running) -> None:
+    expected = server.complete("a", seed=1)["choices"]
+    for fields in (
+        {"top_k": -1, "min_p": None, "repetition_penalty": 1, "ignore_eos": False},
+        dict.fromkeys(CLIENTS["nulls"].keys() - {"prompt", "seed"}),
+    ):
+        assert server.complete("a", seed=1, **fields)["choices"] == expected
+    assert server.complete(None, seed=1)["choices"] == server.complete("", seed=1)["choices"]
+
+
+REFUSED = {
+    "prompt": ([5, "a"], [], [[]], [["a"]], {}, True, 5, [1.5], [-1]),
+    "stop": ("", ["a", ""], 5, ["a"] * 17, "a" * 257),
+    "suffix": ("b",),
+    "logit_bias": ({"97": 1},),
+    "frequency_penalty": (0.5,),
+    "presence_penalty": (-0.5,),
+    "repetition_penalty": (1.1, 0),
+    "best_of": (2,),
+    "top_k": (-2,),
+    "max_completion_tokens": (5,),
+    "messages": ([{"role": "user", "content": "a"}],),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_in_words_about_the_field(
+    server: Running, name: str
+) -> None:
+    for value in REFUSED[name]:
+        status, found, _ = server.request("/v1/completions", {"prompt": "a", name: value})
+        assert (status, found["error"]["param"]) == (400, name)
+        message = found["error"]["message"]
+        assert message.startswith(name)
+        # Words of the library that checks the types.
+        for word in ("constrained", "function", "Value error", "Extra inputs", "String should"):
+            assert word not in message
+
+
+def test_usage_counts_each_prompt_once_and_every_token_written(server: Running, lm: LM) -> None:
+    whole = lm.generate("abc", length=40, seed=1)
+    stop = whole[9:12]
+    for fields, read, written in (
+        ({"prompt": "abc", "max_tokens": 5}, 3, 5),
+        ({"prompt": "abc", "max_tokens": 5, "n": 3}, 3, 15),
+        ({"prompt": ["abc", "d", ""], "max_tokens": 5, "n": 2, "best_of": 2}, 4, 30),
+        ({"prompt": [[97, 98], [99]], "max_tokens": 5, "echo": True}, 3, 10),
+        ({"prompt": "abc", "max_tokens": 0, "echo": True}, 3, 0),
+        ({"prompt": "abc", "max_tokens": 40, "seed": 1, "stop": stop},
+         3, whole.index(stop) + len(stop)),
+    ):  # fmt: skip
+        expected = {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
+        assert server.complete(**fields)["usage"] == expected
+        body = {**fields, "stream": True, "stream_options": {"include_usage": True}}
+        _, sent, _ = server.request("/v1/completions", body)
+        *events, done, _ = sent.decode().split("\n\n")
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+        assert done == "data: [DONE]"
+        assert [chunk["usage"] for chunk in chunks] == [None] * (len(chunks) - 1) + [expected]
+        assert chunks[-1]["choices"] == []

@@ -33,6 +33,7 @@ PAGE = Path(__file__).parent / "page"
 """The page at `/`, as it is sent."""
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}}
 """A server-sent event: its data is a chunk of the answer, an error, or `[DONE]`."""
+NO_OBJECT = "the body must be a JSON object, sent with Content-Type: application/json"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.ErrorBody, "description": description}
     for status, description in {
@@ -272,6 +273,11 @@ def _add_errors(app: FastAPI) -> None:
             reason = first["ctx"]["error"]
             return JSONResponse(error_body(400, f"the body is not JSON: {reason}"), 400)
         place = ".".join(str(part) for part in first["loc"][1:])
-        message = f"{place}: {first['msg']}" if place else str(first["msg"])
+        if first["type"] == "extra_forbidden":
+            message = f"{place} is not supported; leave it out"
+        elif first["type"] == "value_error":
+            message = f"{place} {first['ctx']['error']}"
+        else:
+            message = f"{place}: {first['msg']}" if place else NO_OBJECT
         param = str(first["loc"][1]) if len(first["loc"]) > 1 else None
         return JSONResponse(error_body(400, message, param), 400)

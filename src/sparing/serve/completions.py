@@ -100,18 +100,18 @@ def generate_requests(
 def _sampling(asked: CompletionRequest, seed: int) -> SamplingConfig:
     return SamplingConfig(
         temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_k=asked.top_k,
+        top_k=max(0, asked.top_k or 0),
         top_p=1.0 if asked.top_p is None else asked.top_p,
-        min_p=asked.min_p,
+        min_p=asked.min_p or 0.0,
         # NumPy takes no negative seeds.
         seed=seed % (1 << 64),
     )
 
 
 def _prompts(given: Any) -> list[str | list[int]]:
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        return [given]
-    return list(given)
+    if given is None:
+        return [""]
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
 
 
 class CompletionResponse:
