@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 
@@ -197,3 +198,24 @@ def server(lm: LM, start_server: Callable[..., Running]) -> Running:
 def texts(answer: Any) -> Sequence[str]:
     """The texts of all choices."""
     return [choice["text"] for choice in answer["choices"]]
+
+
+def client(server: Running) -> openai.OpenAI:
+    """OpenAI's client of a server."""
+    address = f"http://127.0.0.1:{server.port}/v1"
+    return openai.OpenAI(base_url=address, api_key=server.token or "none", max_retries=0)
+
+
+def idle(server: Running) -> bool:
+    """Whether no lane is in use, and no text waits for one."""
+    return all(
+        model.engine.counts.lanes_busy == model.engine.counts.queued == 0
+        for model in server.service.models.values()
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_lane_leaks(request: pytest.FixtureRequest) -> Any:
+    yield
+    if "server" in request.fixturenames:
+        eventually(lambda: idle(request.getfixturevalue("server")))

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.conftest import make_lm
-from tests.serve.test_app import eventually
+from tests.serve.conftest import eventually, make_lm
 
 from sparing.data.vocab import ByteVocab
 from sparing.runs.folder import create
@@ -201,6 +200,8 @@ def test_what_cannot_be_served_is_said_in_one_line(refused: Refused, run: Path) 
     assert "two runs are named tiny" in refused(str(run), "--port", "0")
     assert "at least 1" in refused("--lanes", "0")
     assert "time limit" in refused("--time", "nan")
+    for drain in ("nan", "inf", "-5"):
+        assert "--drain" in refused("--drain", drain)
 
 
 def test_a_missing_extra_is_named(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

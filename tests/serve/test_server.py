@@ -1,15 +1,46 @@
-"""Clients that take their time: they are given up, and nothing stays behind."""
+"""What is no HTTP, and clients that take their time: they are given up, nothing stays behind."""
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
-from tests.serve.conftest import Running
-from tests.serve.test_app import eventually, idle
+from tests.serve.conftest import LIMITS, Running, eventually, idle
 
 from sparing.lm import LM
 from sparing.serve.server import Protocol
+
+
+@pytest.mark.parametrize("data", [
+    b"GET / HTTP/1.1\r\n" + b"x-flood: a\r\n" * 100_000,
+    b"GET /" + b"a" * 200_000,
+    b"\x00\xff\x16\x03\x01 what is this\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+])  # fmt: skip
+def test_what_is_no_http_is_answered_with_400(server: Running, data: bytes) -> None:
+    with server.connect() as connection:
+        try:
+            connection.sendall(data)
+            answer = connection.recv(1000)
+        except ConnectionError:
+            # The server had enough before all was sent.
+            return
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"Traceback" not in answer
+
+
+def test_as_many_connections_are_served_as_the_limit_says(
+    lm: LM, start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Protocol, "headers_s", 600)
+    small = start_server({"tiny": lm}, replace(LIMITS, connections=2))
+    with small.connect():
+        assert small.request("/health")[0] == 200
+        with small.connect():
+            eventually(lambda: small.request("/health")[0] == 503)
+    eventually(lambda: small.request("/health")[0] == 200)
 
 
 @pytest.fixture

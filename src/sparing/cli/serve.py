@@ -1,5 +1,6 @@
 """`sparing serve`: models over HTTP, with an OpenAI-compatible API."""
 
+import math
 import os
 import re
 import socket
@@ -89,6 +90,8 @@ def serve(
             f"--host {host} lets other machines connect, which needs a token; set {TOKEN}, "
             "or leave --host out"
         )
+    if not 0 <= drain_s < math.inf:
+        raise UserError(f"--drain takes a number of seconds, 0 or more, not {drain_s:g}")
     limits = Limits(
         lanes=lanes,
         queue=queue,

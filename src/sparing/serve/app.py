@@ -17,6 +17,7 @@ from sparing.serve import schema
 from sparing.serve.completions import (
     CompletionResponse,
     check_count,
+    check_logprobs,
     encode_prompt,
     generate_requests,
     top_bytes,
@@ -32,6 +33,7 @@ PAGE = Path(__file__).parent / "page"
 """The page at `/`, as it is sent."""
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}}
 """A server-sent event: its data is a chunk of the answer, an error, or `[DONE]`."""
+NO_OBJECT = "the body must be a JSON object, sent with Content-Type: application/json"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.ErrorBody, "description": description}
     for status, description in {
@@ -41,6 +43,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         404: "There is no such model.",
         408: "The request did not arrive in time.",
         413: "The body is too long.",
+        421: "The server has no token, and `Host` names another machine.",
         429: "The queue is full; try again after `Retry-After` seconds.",
         500: "Internal server error.",
         503: "The server is shutting down, or the model does not work.",
@@ -64,16 +67,28 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     app.add_middleware(guard, limits=service.limits, metrics=metrics, token=token)
     _add_errors(app)
     _add_probes(app, service, metrics)
+    _add_models(app, service)
     _add_completions(app, service)
     _add_scores(app, service)
     if (PAGE / "index.html").is_file():
         app.mount("/page", StaticFiles(directory=PAGE), name="page")
         app.add_api_route("/", _page, include_in_schema=False)
+    # Last: another route would make FastAPI write the page anew.
+    _correct_schema(app.openapi())
     return app
 
 
 async def _page() -> Response:
     return FileResponse(PAGE / "index.html")
+
+
+def _correct_schema(page: dict[str, Any]) -> None:
+    """Remove the answer that FastAPI gives to invalid requests: here it is 400."""
+    for operations in page["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        page["components"]["schemas"].pop(name, None)
 
 
 def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
@@ -99,11 +114,25 @@ def _add_probes(app: FastAPI, service: Service, metrics: Metrics) -> None:
         """Metrics for Prometheus."""
         return Response(metrics.page(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models", responses={200: {"model": schema.ModelList}, 401: PROBLEMS[401]})
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    denied: dict[int | str, dict[str, Any]] = {each: PROBLEMS[each] for each in (401, 421)}
+
+    @app.get("/v1/models/", include_in_schema=False)
+    @app.get("/v1/models", responses={200: {"model": schema.ModelList}, **denied})
     async def models() -> Response:
         """The models that are served."""
         cards = [model.card for model in service.models.values()]
         return JSONResponse({"object": "list", "data": cards})
+
+    # An id may contain slashes.
+    @app.get(
+        "/v1/models/{id:path}",
+        responses={200: {"model": schema.ModelCard}, 404: PROBLEMS[404], **denied},
+    )
+    async def model(id: str) -> Response:
+        """One of them."""
+        return JSONResponse(service.model(id).card)
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:
@@ -146,6 +175,7 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         every = [encode_prompt(model, text, service.limits, "texts") for text in asked.texts]
         if any(len(ids) == 0 for ids in every):
             raise ApiError(400, "a text has no tokens; leave it out", param="texts")
+        check_logprobs(sum(map(len, every)) * (1 + asked.top), service.limits, "top")
         requests = [ScoreRequest(ids=ids, top=asked.top) for ids in every]
         async with Events(model.engine, requests) as events:
             found = await _unless_gone(request, _collect(events, ScoreResult, len(requests)))
@@ -243,10 +273,11 @@ def _add_errors(app: FastAPI) -> None:
             reason = first["ctx"]["error"]
             return JSONResponse(error_body(400, f"the body is not JSON: {reason}"), 400)
         place = ".".join(str(part) for part in first["loc"][1:])
-        message = f"{place}: {first['msg']}" if place else str(first["msg"])
+        if first["type"] == "extra_forbidden":
+            message = f"{place} is not supported; leave it out"
+        elif first["type"] == "value_error":
+            message = f"{place} {first['ctx']['error']}"
+        else:
+            message = f"{place}: {first['msg']}" if place else NO_OBJECT
         param = str(first["loc"][1]) if len(first["loc"]) > 1 else None
         return JSONResponse(error_body(400, message, param), 400)
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, problem: Exception) -> Response:
-        return JSONResponse(error_body(500, "internal server error; see the server's log"), 500)

@@ -50,6 +50,17 @@ def check_count(count: int, limits: Limits, param: str) -> None:
         raise ApiError(400, f"at most {most} texts can be asked for at once", param=param)
 
 
+def check_logprobs(count: int, limits: Limits, param: str) -> None:
+    """Refuse an answer that could take more memory than there is: it is made as a whole."""
+    if count > limits.logprobs:
+        raise ApiError(
+            400,
+            f"up to {count} log-probabilities are asked for; the limit is {limits.logprobs}: "
+            "ask for fewer texts or alternatives",
+            param=param,
+        )
+
+
 def generate_requests(
     model: Model, asked: CompletionRequest, limits: Limits
 ) -> list[GenerateRequest]:
@@ -80,24 +91,27 @@ def generate_requests(
             )
             for choice in range(count)
         ]
+    if asked.logprobs is not None:
+        tokens = sum(length + len(each.ids) * each.echo for each in requests)
+        check_logprobs(tokens * (1 + asked.logprobs), limits, "logprobs")
     return requests
 
 
 def _sampling(asked: CompletionRequest, seed: int) -> SamplingConfig:
     return SamplingConfig(
         temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_k=asked.top_k,
+        top_k=max(0, asked.top_k or 0),
         top_p=1.0 if asked.top_p is None else asked.top_p,
-        min_p=asked.min_p,
+        min_p=asked.min_p or 0.0,
         # NumPy takes no negative seeds.
         seed=seed % (1 << 64),
     )
 
 
 def _prompts(given: Any) -> list[str | list[int]]:
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        return [given]
-    return list(given)
+    if given is None:
+        return [""]
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
 
 
 class CompletionResponse:

@@ -24,6 +24,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 OPEN_FOLDER = "/page/"
 """These need no token: the page asks for it, and machines ask for the rest."""
+MODEL = "/v1/models/"
 KNOWN_PATHS = ("/v1/completions", "/v1/models", "/score", "/attention", "/metrics", *OPEN_PATHS)
 EVENTS = b"text/event-stream"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -79,14 +80,17 @@ class Guard:
             await exchange.refuse(problem)
         except TimeoutError:
             await exchange.refuse(ApiError(408, "the request took too long", code="timeout"))
+        except Exception:
+            await exchange.refuse(ApiError(500, "internal server error; see the server's log"))
+            # To the log.
+            raise
         except asyncio.CancelledError:
             # Uvicorn cancels what takes longer than the drain, and the task ends here anyway.
             await exchange.refuse(
                 ApiError(503, "the server is shutting down", code="shutting_down")
             )
         finally:
-            path = scope["path"] if scope["path"] in KNOWN_PATHS else "other"
-            self._metrics.note(path, *exchange.figures())
+            self._metrics.note(_counted_as(scope["path"]), *exchange.figures())
 
     def _check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         if self._token is None:
@@ -107,6 +111,13 @@ class Guard:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._limits.body_bytes:
             raise too_large(self._limits.body_bytes)
+
+
+def _counted_as(path: str) -> str:
+    """The path in the metrics, which clients must not fill with paths of their own."""
+    if path.startswith(MODEL):
+        return f"{MODEL}{{id}}"
+    return path if path in KNOWN_PATHS else "other"
 
 
 def _check_host(host: str) -> None:

@@ -71,7 +71,9 @@ class Job:
         """Deliver an event; after the last one, the job is over."""
         if self.over:
             return
-        self.over = is_last(event)
+        # Set, never unset: another thread may cancel the job meanwhile.
+        if is_last(event):
+            self.over = True
         try:
             self.deliver(event)
         except Exception:

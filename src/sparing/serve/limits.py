@@ -19,6 +19,8 @@ class Limits:
     """Longest prompt, or text to score, in tokens."""
     max_tokens: int = 4096
     """Most tokens written for one choice."""
+    logprobs: int = 1 << 18
+    """Most log-probabilities in one answer, which takes about half a KiB of memory for each."""
     body_bytes: int = 1 << 20
     """Longest body of a request."""
     time_s: float = 300.0

@@ -2,20 +2,48 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
+
+
+def _described(kinds: str) -> WrapValidator:
+    """Say what a field may be, in place of what is wrong with each of the kinds."""
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(f"must be {kinds}") from None
+
+    return WrapValidator(check)
+
 
 TEXT_LIMIT = 1 << 20
 Text = Annotated[str, Field(max_length=TEXT_LIMIT)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-Prompt = (
+Prompt = Annotated[
     Text
     | Annotated[list[Text], Field(min_length=1, max_length=256)]
     | Annotated[list[TokenId], Field(min_length=1, max_length=TEXT_LIMIT)]
     | Annotated[
         list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=256)
     ]
-)
-Stop = Annotated[str, Field(min_length=1, max_length=256)]
+    | None,
+    _described("a text, its token ids, or a list of 1 to 256 texts or lists of token ids"),
+]
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
+Stop = Annotated[
+    StopString | Annotated[list[StopString], Field(max_length=16)] | None,
+    _described("a text of 1 to 256 characters, or a list of at most 16"),
+]
 
 
 class Strict(BaseModel):
@@ -27,9 +55,9 @@ class Strict(BaseModel):
 class StreamOptions(Strict):
     """How to stream."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
     """Whether the last chunk counts the tokens."""
-    include_obfuscation: bool = False
+    include_obfuscation: bool | None = False
     """Accepted and ignored: nothing is added to the chunks."""
 
 
@@ -39,17 +67,18 @@ class CompletionRequest(Strict):
     model: Annotated[str, Field(max_length=256)] | None = None
     """An id of `/v1/models`; the first of them if left out."""
     prompt: Prompt = ""
-    """A text or several, or their token ids."""
+    """A text or several, or their token ids; null is the empty text."""
     max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = 16
     temperature: Annotated[float, Field(ge=0, le=100)] | None = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
-    top_k: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = 0
+    """0 and -1 keep all tokens."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.0
     n: Annotated[int, Field(ge=1, le=128)] | None = 1
     """Choices for each prompt; choice i uses `seed` + i."""
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     """The same seed gives the same text; none: a random one."""
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stop = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     echo: bool | None = False
@@ -59,17 +88,24 @@ class CompletionRequest(Strict):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     """Accepted if it is 0, like the other penalty."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    repetition_penalty: float | None = 1.0
+    """Accepted if it is 1."""
     logit_bias: dict[str, float] | None = None
     """Accepted if it is empty."""
-    suffix: Annotated[str, Field(max_length=0)] | None = None
+    suffix: str | None = None
     """Accepted if it is empty."""
+    ignore_eos: bool | None = None
+    """Accepted: no token ends a text."""
     user: Annotated[str, Field(max_length=1024)] | None = None
     """Accepted and ignored."""
 
-    @field_validator("frequency_penalty", "presence_penalty", "logit_bias")
+    @field_validator(
+        "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "suffix"
+    )
     @classmethod
-    def _refuse_unless_empty(cls, value: Any) -> Any:
-        if value:
+    def _refuse_unless_neutral(cls, value: Any, info: ValidationInfo) -> Any:
+        neutral = 1.0 if info.field_name == "repetition_penalty" else 0.0
+        if value not in (None, neutral, {}, ""):
             raise ValueError("is not supported; leave it out")
         return value
 

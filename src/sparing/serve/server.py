@@ -101,7 +101,8 @@ def new_server(app: FastAPI, limits: Limits, drain_s: float) -> Server:
         access_log=False,
         log_level="warning",
         server_header=False,
-        limit_concurrency=limits.connections,
+        # Uvicorn counts the connection that asks, and refuses it where the limit is reached.
+        limit_concurrency=limits.connections + 1,
         timeout_graceful_shutdown=max(1, round(drain_s)),
     )
     return Server(config)

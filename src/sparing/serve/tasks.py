@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sparing.data.vocab import Vocab
+from sparing.errors import bad_predictions
 from sparing.generate.text import Finish, Transcript, missing_space
 from sparing.models.api import State
 from sparing.serve.lanes import AttentionReader, Lanes
@@ -222,6 +223,9 @@ def score_rows(
     logprobs_TV = logits_TV.double().log_softmax(-1)
     own_T = logprobs_TV[range(len(ids_T)), torch.from_numpy(ids_T).to(logprobs_TV.device)].tolist()
     best = logprobs_TV.topk(min(top, logprobs_TV.size(1)), dim=-1)
+    # JSON has no such numbers.
+    if not (np.isfinite(own_T).all() and best.values.isfinite().all()):
+        raise bad_predictions()
     rows = zip(ids_T, own_T, best.indices.tolist(), best.values.tolist(), strict=True)
     for id, logprob, ids_K, logprobs_K in rows:
         pairs = zip(ids_K, logprobs_K, strict=True)
