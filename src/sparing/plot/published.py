@@ -133,15 +133,6 @@ PUBLISHED = (
         source="arXiv:2004.05150, small model",
     ),
     Published(
-        name="Transformer-LS, 12 layers",
-        parameters="44M",
-        bits_per_byte=0.99,
-        minutes=None,
-        time="time not known",
-        hardware="GPUs",
-        source="arXiv:2107.02192, small model",
-    ),
-    Published(
         name="AWD-LSTM, 3 layers",
         parameters="47M",
         bits_per_byte=1.232,

@@ -121,8 +121,8 @@ def enwik8_20min_sha() -> RunConfig[StackConfig]:
 def enwik8_20min() -> RunConfig[StackConfig]:
     """As `enwik8_20min_span`, with a gated scan before every attention: at most 60M, 20 minutes.
 
-    For one H200: 0.9765 test, one seed. Published below 60M, for example: Transformer-LS 0.99
-    (44M), Expire-Span 0.994 (38M, newlines removed), Longformer 1.00 (41M).
+    For one H200: 0.9765 test, one seed. Published below 60M, for example: Expire-Span 0.994
+    (38M, newlines removed), Longformer 1.00 (41M).
     """
     run = _twenty_minutes()
     model = replace(
