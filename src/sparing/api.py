@@ -20,8 +20,8 @@ from sparing.files import expand_home
 from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.evaluate import Case, Reading, evaluation_precision
+from sparing.runs.finetune import open_init
 from sparing.runs.folder import pick_hardware, prepare_for_run
-from sparing.runs.init import open_init
 from sparing.runs.start import (
     absolute_corpus,
     apply_settings,

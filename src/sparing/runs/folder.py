@@ -92,7 +92,7 @@ class RunFolder:
                 raise MisfitError(f"it has {vocab.size:,} tokens, and the model {wanted:,}")
         return vocab
 
-    def is_tuned(self) -> bool:
+    def is_finetuned(self) -> bool:
         """Whether the run started from the weights and the vocabulary of another one."""
         return "init" in read_provenance(self.path)
 
@@ -169,7 +169,7 @@ def prepare_for_run(
     folder: RunFolder, data: DataConfig, source: Path | None, *, progress: bool = True
 ) -> Tokens:
     """A corpus as tokens of the run's vocabulary; refused if the text or the vocabulary changed."""
-    given = folder.vocab() if folder.is_tuned() else None
+    given = folder.vocab() if folder.is_finetuned() else None
     tokens = prepare(data, source, progress=progress, vocab=given)
     # With other data settings, another text is intended; the caller decides which are allowed.
     if data == folder.config().data:

@@ -83,7 +83,7 @@ def resume(
 def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: str) -> bool:
     """Whether the run was killed before its first `last`, rather than having lost it."""
     results, names = folder.results(), checkpoint.list_names(folder.checkpoints)
-    if name != "last" or {"last", "previous"} & set(names) or folder.is_tuned():
+    if name != "last" or {"last", "previous"} & set(names) or folder.is_finetuned():
         return False
     if results and (not names or before != run):
         # Results belong to weights, which a new start would replace by others.
