@@ -75,6 +75,7 @@ def resume(
         swap.go_back_to_best(folder.checkpoints, name)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
         journal.rewind(folder.metrics, size)
+        _note_best(folder)
         record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
         cut = {"journal_bytes_cut": lost} if lost else {}
         _record_resume(run, folder, starts, record | cut | _changed(stored, run))
@@ -206,6 +207,13 @@ def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:
 def _changed(stored: RunConfig, run: RunConfig) -> dict[str, list[str]]:
     changed = differences(stored, run)
     return {"changed": changed} if changed else {}
+
+
+def _note_best(folder: RunFolder) -> None:
+    """Make `best_valid` of results.json, if there is one, that of the journal as it is now."""
+    results, best = folder.results(), journal.best(journal.read(folder.metrics))
+    if results.get("best_valid", best) != best:
+        folder.note_results({"best_valid": best})
 
 
 def _record_resume(
