@@ -10,6 +10,7 @@ from sparing.cli.main import main
 from sparing.runs import callbacks
 from sparing.runs.folder import RunFolder
 from sparing.training import checkpoint, journal
+from sparing.training.checkpoint import Checkpoint
 
 BUDGET = ("--set", "train.steps=16")
 
@@ -115,3 +116,18 @@ def test_a_resume_from_before_the_first_validation_leaves_no_best(
     assert steps(killed_run) == {"last": 6, "previous": 4, "best": 7}
     resume_until("train.fit", killed_run)
     assert steps(killed_run) == {"last": 6, "previous": 4}
+
+
+def test_the_best_of_another_program_stays_until_there_is_a_better_one(
+    losses: dict[int, float], killed_run: Path
+) -> None:
+    # Imported weights are a `best` at step 0, without a validation before them.
+    folder = RunFolder(killed_run)
+    identity = folder.config().identity()
+    last = checkpoint.load(folder.checkpoints, "last", identity)
+    imported = Checkpoint({"model": last.tensors["model"]}, {**last.cursor, "step": 0})
+    checkpoint.save(folder.checkpoints, "best", imported, identity)
+    resume_until("train.fit", killed_run, "--checkpoint", "best")
+    for _ in range(2):
+        resume_until("train.fit", killed_run)
+        assert steps(killed_run)["best"] == 0

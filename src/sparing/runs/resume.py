@@ -23,7 +23,7 @@ from sparing.training.capture import (
 )
 from sparing.training.checkpoint import Checkpoint
 from sparing.training.loop import budget_used
-from sparing.training.state import Training
+from sparing.training.state import Counters, Training
 from sparing.training.stopping import Clock
 from sparing.units import pluralize
 
@@ -66,11 +66,14 @@ def resume(
     counters.journal_bytes -= lost
     captured = capture(training) if moved or world.broadcast_object(lost) else None
     if leading:
+        unwanted = (
+            _trains_otherwise(before, run) if again else _is_before_best(folder, name, counters)
+        )
         if lost or again:
             # First: the shorter length in `last` is that of the journal without its damage, and
-            # what the next line removes may be the reason to start again.
+            # what the next lines remove may be the reason to start again.
             journal.rewind(folder.metrics, size)
-        if _trains_otherwise(before, run) if again else _is_before_best(training, name):
+        if unwanted:
             swap.remove(folder.checkpoints, "best")
         swap.go_back_to_best(folder.checkpoints, name)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
@@ -194,9 +197,12 @@ def _save_as_last(
         checkpoint.save(folder.checkpoints, "last", saved, run.identity(), rotate=rotate)
 
 
-def _is_before_best(training: Training, name: str) -> bool:
-    """Whether there was no `best` yet when checkpoint `name` was written."""
-    return name != "best" and training.counters.best_nats is None
+def _is_before_best(folder: RunFolder, name: str, counters: Counters) -> bool:
+    """Whether the first `best` was found after checkpoint `name` was written."""
+    path = swap.locate(folder.checkpoints, name)
+    if path is None or (path / "best").is_dir():
+        return False
+    return checkpoint.is_intact(folder.checkpoints, "best") and folder.step("best") > counters.step
 
 
 def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:
