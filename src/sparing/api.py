@@ -24,8 +24,8 @@ from sparing.runs.evaluate import (
     evaluation_precision,
     text_to_score,
 )
+from sparing.runs.finetune import open_init
 from sparing.runs.folder import pick_hardware, prepare_for_run
-from sparing.runs.init import open_init
 from sparing.runs.start import (
     apply_settings,
     assignments,

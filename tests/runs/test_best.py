@@ -10,6 +10,7 @@ from sparing.cli.main import main
 from sparing.runs import callbacks
 from sparing.runs.folder import RunFolder
 from sparing.training import checkpoint, journal
+from sparing.training.checkpoint import Checkpoint
 
 BUDGET = ("--set", "train.steps=16")
 
@@ -52,6 +53,10 @@ def best_of_journal(out: Path) -> int:
     return int(best["step"])
 
 
+def best_in_results(out: Path) -> int:
+    return RunFolder(out).results()["best_valid"]["step"]
+
+
 def resume_until(moment: str, out: Path, *more: str) -> None:
     """Resume a run, and kill it at a function."""
     with pytest.MonkeyPatch.context() as patched:
@@ -75,8 +80,22 @@ def test_a_best_that_a_resume_discards_gives_way_to_the_one_before(
     losses.update({6: 1.85, 8: 1.85, 10: 1.85, 12: loss, 14: 1.85, 16: 1.85})
     assert resume(killed_late, *BUDGET) == 0
     assert steps(killed_late)["best"] == best_of_journal(killed_late) == (after or before)
-    assert RunFolder(killed_late).results()["best_valid"]["step"] == (after or before)
+    assert best_in_results(killed_late) == (after or before)
     assert checkpoint.is_intact(killed_late / "checkpoints", "best")
+
+
+def test_the_results_of_a_finished_run_name_the_best_that_it_goes_back_to(
+    killed_late: Path, losses: dict[int, float]
+) -> None:
+    losses.update({14: 1.55, 16: 1.4})
+    assert resume(killed_late, *BUDGET) == 0
+    assert (
+        RunFolder(killed_late).results()["best_valid"]["step"] == steps(killed_late)["best"] == 16
+    )
+    resume_until("train.fit", killed_late, "--checkpoint", "previous")
+    assert (
+        RunFolder(killed_late).results()["best_valid"]["step"] == steps(killed_late)["best"] == 12
+    )
 
 
 def test_a_kill_between_the_earlier_best_and_its_last_is_undone(killed_late: Path) -> None:
@@ -97,3 +116,18 @@ def test_a_resume_from_before_the_first_validation_leaves_no_best(
     assert steps(killed_run) == {"last": 6, "previous": 4, "best": 7}
     resume_until("train.fit", killed_run)
     assert steps(killed_run) == {"last": 6, "previous": 4}
+
+
+def test_the_best_of_another_program_stays_until_there_is_a_better_one(
+    losses: dict[int, float], killed_run: Path
+) -> None:
+    # Imported weights are a `best` at step 0, without a validation before them.
+    folder = RunFolder(killed_run)
+    identity = folder.config().identity()
+    last = checkpoint.load(folder.checkpoints, "last", identity)
+    imported = Checkpoint({"model": last.tensors["model"]}, {**last.cursor, "step": 0})
+    checkpoint.save(folder.checkpoints, "best", imported, identity)
+    resume_until("train.fit", killed_run, "--checkpoint", "best")
+    for _ in range(2):
+        resume_until("train.fit", killed_run)
+        assert steps(killed_run)["best"] == 0

@@ -107,3 +107,22 @@ def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> Non
     older = {key: value for key, value in saved.cursor.items() if key != "micro_batches"}
     restore(training, replace(saved, cursor=older))
     assert training.counters.micro_batches == 1
+
+
+def test_a_restored_state_is_aligned_as_one_that_was_carried() -> None:
+    # In a file tensors begin anywhere, and then matrix products may differ in their last bits.
+    saved, training = captured(), toy_training()
+    carried = {f"state.{name}": unaligned(each) for name, each in training.state.items()}
+    state = {**saved.tensors["state"], **carried}
+    restore(training, replace(saved, tensors={**saved.tensors, "state": state}))
+    assert any(tensor.numel() for tensor in training.state.values())
+    for name, tensor in training.state.items():
+        assert torch.equal(tensor, carried[f"state.{name}"])
+        assert tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
+
+
+def unaligned(tensor: Tensor) -> Tensor:
+    """The same numbers, 8 bytes behind an aligned place."""
+    room = torch.empty(tensor.nbytes + 8, dtype=torch.uint8)
+    moved = room[8:].view(tensor.dtype).view(tensor.shape)
+    return moved.copy_(tensor)

@@ -19,8 +19,8 @@ from sparing.cli.options import (
 )
 from sparing.errors import UserError
 from sparing.launch import current_launch
+from sparing.runs.finetune import open_init
 from sparing.runs.folder import is_of_launch
-from sparing.runs.init import open_init
 from sparing.runs.start import apply_settings, check_start, default_run_path, load_start
 from sparing.runs.train import TrainOptions
 from sparing.runs.train import train as train_run

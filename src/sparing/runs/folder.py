@@ -92,7 +92,7 @@ class RunFolder:
                 raise MisfitError(f"it has {vocab.size:,} tokens, and the model {wanted:,}")
         return vocab
 
-    def is_tuned(self) -> bool:
+    def is_finetuned(self) -> bool:
         """Whether the run started from the weights and the vocabulary of another one."""
         return "init" in read_provenance(self.path)
 
@@ -170,7 +170,7 @@ def prepare_for_run(
 ) -> Tokens:
     """A corpus as tokens of the run's vocabulary; refused if the text or the vocabulary changed."""
     own = folder.config().data
-    given = folder.vocab() if folder.is_tuned() or data.corpus != own.corpus else None
+    given = folder.vocab() if folder.is_finetuned() or data.corpus != own.corpus else None
     tokens = prepare(data, source, progress=progress, vocab=given)
     # With other data settings, another text is intended; the caller decides which are allowed.
     if data == own:

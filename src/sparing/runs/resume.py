@@ -23,7 +23,7 @@ from sparing.training.capture import (
 )
 from sparing.training.checkpoint import Checkpoint
 from sparing.training.loop import budget_used
-from sparing.training.state import Training
+from sparing.training.state import Counters, Training
 from sparing.training.stopping import Clock
 from sparing.units import pluralize
 
@@ -66,15 +66,19 @@ def resume(
     counters.journal_bytes -= lost
     captured = capture(training) if moved or world.broadcast_object(lost) else None
     if leading:
+        unwanted = (
+            _trains_otherwise(before, run) if again else _is_before_best(folder, name, counters)
+        )
         if lost or again:
             # First: the shorter length in `last` is that of the journal without its damage, and
-            # what the next line removes may be the reason to start again.
+            # what the next lines remove may be the reason to start again.
             journal.rewind(folder.metrics, size)
-        if _trains_otherwise(before, run) if again else _is_before_best(training, name):
+        if unwanted:
             swap.remove(folder.checkpoints, "best")
         swap.go_back_to_best(folder.checkpoints, name)
         _save_as_last(folder, captured, run, rotate=moved and _is_worth_keeping(folder, name))
         journal.rewind(folder.metrics, size)
+        _note_best(folder)
         record = provenance(training.hardware, run.train.seed) | {"step": counters.step}
         cut = {"journal_bytes_cut": lost} if lost else {}
         _record_resume(run, folder, starts, record | cut | _changed(stored, run))
@@ -83,7 +87,7 @@ def resume(
 def _starts_again(folder: RunFolder, before: RunConfig, run: RunConfig, name: str) -> bool:
     """Whether the run was killed before its first `last`, rather than having lost it."""
     results, names = folder.results(), checkpoint.list_names(folder.checkpoints)
-    if name != "last" or {"last", "previous"} & set(names) or folder.is_tuned():
+    if name != "last" or {"last", "previous"} & set(names) or folder.is_finetuned():
         return False
     if results and (not names or before != run):
         # Results belong to weights, which a new start would replace by others.
@@ -194,9 +198,12 @@ def _save_as_last(
         checkpoint.save(folder.checkpoints, "last", saved, run.identity(), rotate=rotate)
 
 
-def _is_before_best(training: Training, name: str) -> bool:
-    """Whether there was no `best` yet when checkpoint `name` was written."""
-    return name != "best" and training.counters.best_nats is None
+def _is_before_best(folder: RunFolder, name: str, counters: Counters) -> bool:
+    """Whether the first `best` was found after checkpoint `name` was written."""
+    path = swap.locate(folder.checkpoints, name)
+    if path is None or (path / "best").is_dir():
+        return False
+    return checkpoint.is_intact(folder.checkpoints, "best") and folder.step("best") > counters.step
 
 
 def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:
@@ -207,6 +214,13 @@ def _trains_otherwise(before: RunConfig, run: RunConfig) -> bool:
 def _changed(stored: RunConfig, run: RunConfig) -> dict[str, list[str]]:
     changed = differences(stored, run)
     return {"changed": changed} if changed else {}
+
+
+def _note_best(folder: RunFolder) -> None:
+    """Make `best_valid` of results.json, if there is one, that of the journal as it is now."""
+    results, best = folder.results(), journal.best(journal.read(folder.metrics))
+    if results.get("best_valid", best) != best:
+        folder.note_results({"best_valid": best})
 
 
 def _record_resume(

@@ -7,8 +7,8 @@ from sparing.data.corpora import CORPORA
 from sparing.errors import UserError
 from sparing.launch import current_launch, launched_at
 from sparing.runs.config import RunConfig, read_config, with_settings
+from sparing.runs.finetune import Init, finetune_recipe
 from sparing.runs.folder import open_run
-from sparing.runs.init import Init, tuning_recipe
 from sparing.runs.recipes import recipe
 
 
@@ -44,7 +44,7 @@ def load_start(
         return load_recipe(name, path, resume=resume)
     if corpus is None:
         raise UserError("name the text to fine-tune on (`data`), or a recipe that has one")
-    return tuning_recipe(init)
+    return finetune_recipe(init)
 
 
 def apply_settings(

@@ -19,6 +19,7 @@ from sparing.runs.build import build_training
 from sparing.runs.callbacks import build_callbacks
 from sparing.runs.check import check_trainable
 from sparing.runs.config import RunConfig, for_vocab, to_json
+from sparing.runs.finetune import Init, adapt_to_init, load_init
 from sparing.runs.folder import (
     RunFolder,
     create,
@@ -27,7 +28,6 @@ from sparing.runs.folder import (
     prepare_for_run,
     refuse_used_folder,
 )
-from sparing.runs.init import Init, adapt_to_init, load_init
 from sparing.runs.provenance import provenance
 from sparing.runs.resume import ResumeOptions, resume
 from sparing.training import checkpoint, journal

@@ -97,7 +97,9 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
     }
     device = training.hardware.device
     local = training.world.scatter_state(carried)
-    training.state = {name: tensor.to(device) for name, tensor in local.items()}
+    # Copied, as in a file tensors begin anywhere: matrix products may depend on that in their last
+    # bits.
+    training.state = {name: tensor.to(device, copy=True) for name, tensor in local.items()}
     _restore_rng(training, saved)
 
 

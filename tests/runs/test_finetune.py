@@ -16,8 +16,15 @@ from sparing.cli.main import main
 from sparing.device import Hardware
 from sparing.errors import UserError
 from sparing.runs.build import build_model
+from sparing.runs.finetune import (
+    BUNDLED,
+    Init,
+    adapt_to_init,
+    finetune_recipe,
+    load_init,
+    open_init,
+)
 from sparing.runs.folder import RunFolder, load_model
-from sparing.runs.init import BUNDLED, Init, adapt_to_init, load_init, open_init, tuning_recipe
 from sparing.runs.recipes import recipe
 from sparing.training import checkpoint
 from sparing.training.capture import model_tensors
@@ -292,7 +299,7 @@ def test_the_package_s_model_loses_the_head_that_the_recipe_does_not_have(bundle
 def test_a_head_that_the_checkpoint_lacks_stays_as_drawn(bundled: Init) -> None:
     weights = {name: each for name, each in bundled.weights.items() if name[:4] != "mtp."}
     lean = replace(bundled, weights=weights)
-    run = adapt_to_init(tuning_recipe(lean), lean)
+    run = adapt_to_init(finetune_recipe(lean), lean)
     assert run.model.mtp.tokens == 1
     model = build_model(run)
     drawn = {name: each.clone() for name, each in model_tensors(model).items()}

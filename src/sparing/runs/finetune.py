@@ -109,7 +109,7 @@ def _file_sha256(folder: RunFolder, name: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tuning_recipe(init: Init) -> RunConfig:
+def finetune_recipe(init: Init) -> RunConfig:
     """The model and data settings of a run, with the training settings of `finetune_small`."""
     return replace(recipe("finetune_small"), recipe="finetune", **_of_model(init.config))
 
