@@ -222,6 +222,18 @@ def test_a_wrong_call_is_refused_in_words_that_fit_python(
     for call, said in (
         (lambda: sparing.load(tmp_path / "no"), "does not exist; `sparing train RECIPE"),
         (lambda: sparing.train("quickstart", out=" "), "`out` is empty"),
+        (lambda: sparing.train("quickstart", out="x\udc9b"), "is not UTF-8"),
+        (lambda: sparing.train("quickstart", out="x\0"), "has a NUL character"),
+        (lambda: sparing.train(str(tmp_path / "run")), "is a run, not a recipe"),
+        (lambda: sparing.train(corpus), "is not a recipe; a text of your own is `data`"),
+        (
+            lambda: sparing.train("quickstart", data=corpus, out="x", **{"data.corpus": "text8"}),
+            "`data` and data.corpus are the same",
+        ),
+        (
+            lambda: sparing.train("quickstart", minutes=3, out="x", **{"train.minutes": 4}),
+            "`minutes` and train.minutes are the same",
+        ),
         (lambda: sparing.train(), "name a recipe"),
         (lambda: sparing.train(resume=True), "`resume` needs `out`"),
         (
@@ -335,6 +347,7 @@ ELSEWHERE = {
     "--until": "`sparing verify`",
     "--max-restarts": "torchrun",
     "--config": "`sparing info`, which the message names",
+    "--parameters": "the same",
     "--out": "`sparing train`, which the message names",
     "--split": "`sparing evaluate`, which the message names",
 }

@@ -187,6 +187,17 @@ def test_a_number_of_numpy_is_an_option_like_any_other(lm: LM) -> None:
 
 def test_what_a_text_left_behind_is_shown_in_one_line(lm: LM) -> None:
     assert repr(lm.state("to be")) == "TextState(text=b'to be', last_token=b'e')"
+    assert len(repr(lm.state("to be" * 99))) < 100
+
+
+def test_what_was_measured_is_shown_in_one_line(lm: LM) -> None:
+    (found,) = lm.score("to be")
+    figures = f"{found.loss_nats:.3f} nats, {found.bits_per_byte:.4f} bits per byte"
+    assert repr(found) == f"TextScore(b'to be', {figures})"
+    whole = sparing.evaluate(lm, text="to be")
+    assert repr(whole) == (
+        f"Evaluation({whole.bits_per_byte:.4f} bits per byte; 5 bytes, {whole.how}, float32)"
+    )
 
 
 def test_public_names_are_listed_and_found() -> None:

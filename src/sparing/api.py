@@ -15,6 +15,7 @@ from sparing.device import Hardware, Precision, pick
 from sparing.errors import UserError, unknown_name
 from sparing.evaluation.loss import Evaluation, evaluate_streams
 from sparing.files import expand_home
+from sparing.inputs import check_new_path
 from sparing.lm import LM, open_lm
 from sparing.runs.bundled import run_or_bundled
 from sparing.runs.evaluate import (
@@ -76,8 +77,8 @@ def train(  # noqa: PLR0913  all but one are keyword-only
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; a second one raises it at once.
     """
     check_arguments(train, locals())
-    if out is not None and not fspath(out).strip():
-        raise UserError("`out` is empty; name a folder to write to")
+    if out is not None:
+        check_new_path(fspath(out))
     source, name = None if init is None else fspath(init), fspath(recipe)
     check_start(source, checkpoint, resume=resume, cut_journal=cut_journal)
     folder = name or ("finetune" if init else "")

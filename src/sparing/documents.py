@@ -42,7 +42,7 @@ WORDS = {
 }
 LARGEST = 2**63 - 1
 SHOWN = 40
-"""Characters of a refused value in a message."""
+"""Characters of a value in a message."""
 
 
 class MisfitError(ValueError):
@@ -203,7 +203,7 @@ def _at(where: str, name: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A refused value in a message, cut short."""
+    """A value in a message, cut short."""
     try:
         text = repr(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Files that a user names: ordinary ones only, since others may block or never end."""
+"""Files that a user names: ordinary ones, as others may block or never end; names of new ones."""
 
 import os
 import stat
@@ -54,6 +54,18 @@ def read_input(path: Path) -> bytes:
     if len(data) > MAX_BYTES:
         raise UserError(f"{path} holds more than {MAX_BYTES:,} bytes; give a part of it")
     return data
+
+
+def check_new_path(name: str) -> None:
+    """Refuse a name for a new file or folder that is empty, or that not every library can open."""
+    if not name.strip():
+        # As from an unset variable; it would mean the current folder.
+        raise UserError("`out` is empty; name a file or folder to write to")
+    if "\0" in name:
+        raise UserError(f"`out` has a NUL character: {name!r}; choose another name")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        # safetensors and TensorBoard could not open it.
+        raise UserError(f"`out` {name} is not UTF-8; choose another name")
 
 
 def _read_most(file: IO[bytes]) -> bytes:

@@ -295,8 +295,8 @@ def test_an_empty_out_is_not_the_current_folder(
     command: list[str], sparing: Sparing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused(sparing(*command, "--out", ""), "--out is empty")
-    refused(sparing(*command, "--out", " "), "--out is empty")
+    refused(sparing(*command, "--out", ""), "`out` is empty")
+    refused(sparing(*command, "--out", " "), "`out` is empty")
     refused(sparing(*command, "--out", "run\udc9b"), "is not UTF-8")
     assert not list(tmp_path.iterdir())
 

@@ -115,7 +115,7 @@ def test_variants_are_added_and_replaced_but_never_mixed_up(
         said = sparing(*another)
         assert said.status == 2
         assert said.err.count("\n") == 1
-        assert "--out" in said.err
+        assert "folder" in said.err
     assert contents(out) == left
 
 
@@ -220,7 +220,7 @@ def test_an_interrupted_trial_is_resumed_and_a_failed_one_does_not_stop_the_othe
         (["--variant", "model.memory=7", "--variant", "model.dim=17"], "boom_dim"),
         (["--variant", "model.memory=7", "--set", "train.stpes=3"], "train.steps"),
         (["--variant", "data.vocab=words"], "data.vocab"),
-        (["--variant", "model.memory=7", "--out", ""], "--out is empty"),
+        (["--variant", "model.memory=7", "--out", ""], "`out` is empty"),
         ([], "--variant"),
     ],
 )

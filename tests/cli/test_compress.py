@@ -152,7 +152,7 @@ def test_bad_files_are_refused_in_one_line(
         (["compress", "notes.bin", "--rate", "1"], "--learn"),
         (["compress", "notes.bin", "--learn", "--rate", "nan"], "rate"),
         (["compress", "notes.bin", "--model", "nowhere"], "nowhere"),
-        (["compress", "notes.bin", "--out", ""], "--out is empty"),
+        (["compress", "notes.bin", "--out", ""], "`out` is empty"),
         (["compress", "notes.bin", "--out", "notes.bin"], "exists"),
     ],
 )

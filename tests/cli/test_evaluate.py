@@ -82,6 +82,7 @@ def test_zero_is_a_number_and_not_the_default(run: Path, sparing: Sparing) -> No
         refused(sparing("evaluate", run, *words), words[-2].strip("-"), "at least 1")
     refused(sparing("evaluate", run, "--dynamic", "--segment", 0), "segment", "at least 1")
     refused(sparing("evaluate", run, "--cache", 0), "at least 1 position")
+    refused(sparing("evaluate", run, "--window", 0), "window", "at least 1 token")
 
 
 def test_every_way_of_evaluating_has_its_own_entry(run: Path, sparing: Sparing) -> None:

@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(
     refused(inside, f"{used}: a file of this name is in the way")
     refused(sparing("export", "--format", "hfx", "--out", tmp_path / "new"), "hfx", "hf")
     refused(sparing("export", "--format", "hf"), "--out")
-    refused(sparing("export", "--format", "hf", "--out", ""), "--out is empty")
+    refused(sparing("export", "--format", "hf", "--out", ""), "`out` is empty")
     refused(sparing("export", "nowhere", "--format", "hf", "--out", tmp_path / "new"), "nowhere")
     monkeypatch.setitem(sys.modules, "transformers", None)
     refused(sparing("export", "--format", "hf", "--out", tmp_path / "new"), "sparing[hf]")

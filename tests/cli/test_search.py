@@ -51,6 +51,7 @@ def test_search_derive_retrain_evaluate(
     log = (searched / "search.log").read_text()
     assert "Transformer-XL attention" in log
     assert "tau" in log
+    assert f"found {found['pattern']}" in " ".join(sparing("info", searched).out.split())
     said = sparing("derive", searched, "--out", tmp_path / "found.json", "--json")
     assert said.json()["pattern"] == found["pattern"]
     assert set(said.json()["blocks"]) == set(found["blocks"]) == set(found["pattern"])

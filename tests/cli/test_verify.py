@@ -200,12 +200,15 @@ def test_runs_and_options_that_cannot_be_compared_are_refused(
         (["quickstart", "--until", "0"], "--until is a fraction of the run"),
         (["quickstart", "--run", run, "--until", "0.1"], "begins at step 2 of 12; compare more"),
         (["quickstart", "--by", "minutes"], "has no budget in minutes"),
+        # Before anything is trained.
+        (["quickstart", "--out", tmp_path / "new", "--until", "0.1"], "compare more with --until"),
         (["enwik8_mlstm"], "recipe with a reference"),
         (["quickstart", "--run", tmp_path / "none"], "does not exist"),
     ):
         said = sparing("verify", *given)
         assert (said.status, said.out, len(said.err.splitlines())) == (2, "", 1)
         assert answer in said.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_validations_of_another_part_of_the_split_are_not_compared(

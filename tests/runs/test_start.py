@@ -1,5 +1,7 @@
 """What a recipe becomes before it is trained."""
 
+from pathlib import Path
+
 import pytest
 
 from sparing.runs.recipes import recipe
@@ -14,6 +16,20 @@ def test_a_given_budget_replaces_that_of_the_recipe(name: str) -> None:
     assert (train.minutes, train.steps, train.epochs) == (5, 100, None)
     train = apply_settings(recipe(name), ["train.epochs=2"], None, None).train
     assert (train.minutes, train.steps, train.epochs) == (None, None, 2)
+
+
+def test_a_text_named_by_a_setting_is_found_from_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    for run in (
+        apply_settings(recipe("quickstart"), ["data.corpus=notes.txt"], None, None),
+        apply_settings(recipe("quickstart"), [], None, "notes.txt"),
+    ):
+        assert run.data.corpus == str(tmp_path / "notes.txt")
+    run = apply_settings(recipe("quickstart"), ["data.corpus = text8"], None, None)
+    assert run.data.corpus == "text8"
 
 
 def test_settings_of_a_mapping_are_read_back_as_they_were() -> None:

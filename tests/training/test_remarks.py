@@ -6,6 +6,7 @@ from tests.training.toy import CPU, budget, toy_training
 
 from sparing.training import remarks as module
 from sparing.training.capture import capture_weights, start_second_pass
+from sparing.training.optim import freeze_others
 from sparing.training.remarks import estimate_step_s, remarks
 from sparing.training.state import Training
 
@@ -16,6 +17,13 @@ def said(training: Training, *, resumed: bool = False, **settings: object) -> li
 
 def test_a_small_training_starts_without_a_word() -> None:
     assert said(toy_training()) == said(toy_training(), resumed=True) == []
+
+
+def test_a_training_of_some_parameters_says_how_many() -> None:
+    training = toy_training()
+    freeze_others(training.model, ("head.*",))
+    total = sum(parameter.numel() for parameter in training.model.parameters())
+    assert said(training) == [f"training 7 of {total:,} parameters"]
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,7 @@ def _history(record: Mapping[str, Any], later: int = 0) -> dict[str, Any]:
     results, provenance = _mapping(record.get("results")), _mapping(record.get("provenance"))
     now = {
         **_training(record.get("recipe"), record.get("corpus"), results.get("training")),
+        "found": _mapping(results.get("search")).get("pattern"),
         **_origin(provenance),
         **_scores(results),
     }

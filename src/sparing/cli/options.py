@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sparing.errors import UserError
+from sparing.inputs import check_new_path
 from sparing.runs.layout import Layout
 from sparing.terminal import columns, print_json, print_line
 
@@ -45,12 +46,8 @@ GLUE = "\N{NO-BREAK SPACE}"
 
 
 def parse_out_path(text: str) -> Path:
-    """Parse --out; an empty name, as from an unset variable, would mean the current folder."""
-    if not text.strip():
-        raise UserError("--out is empty; name a file or folder to write to")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        # safetensors and TensorBoard could not open it.
-        raise UserError(f"--out {text} is not UTF-8; choose another name")
+    """Parse --out."""
+    check_new_path(text)
     return Path(text)
 
 

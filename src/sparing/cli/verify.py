@@ -24,7 +24,7 @@ from sparing.runs.layout import Layout
 from sparing.runs.reference import Reference, find_reference
 from sparing.runs.start import default_run_path
 from sparing.runs.train import TrainOptions
-from sparing.runs.verify import By, compare, train_like
+from sparing.runs.verify import By, compare, end_of_part, train_like
 from sparing.training.stopping import process_age_s
 
 CONFLICTS = {"--run": ("--out", "--by", "--from", "--device", "--quiet")}
@@ -85,6 +85,7 @@ def verify(
         raise UserError(f"--until is a fraction of the run, above 0 and at most 1, not {until:g}")
     reference = find_reference(name)
     if run is None:
+        end_of_part(reference, by, until)
         run = out or _default_path(name)
         options = TrainOptions(
             device=device,

@@ -57,6 +57,10 @@ class Evaluation:
     """Of matrix products."""
     elapsed_s: float
 
+    def __repr__(self) -> str:
+        about = f"{units.pluralize(self.size_bytes, 'byte')}, {self.how}, {self.precision}"
+        return f"Evaluation({self.bits_per_byte:.4f} bits per byte; {about})"
+
     @classmethod
     def of(  # noqa: PLR0913  all but two are keyword-only
         cls,

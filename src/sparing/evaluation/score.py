@@ -9,6 +9,7 @@ import numpy as np
 from sparing import units
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
+from sparing.documents import shown
 from sparing.errors import UserError
 from sparing.evaluation.loss import finite_or_none
 from sparing.evaluation.window import to_device
@@ -27,6 +28,10 @@ class TextScore:
     size_bytes: int
     per_token: list[tuple[bytes, float]]
     """Bytes and nats of each token."""
+
+    def __repr__(self) -> str:
+        figures = f"{self.loss_nats:.3f} nats, {self.bits_per_byte:.4f} bits per byte"
+        return f"TextScore({shown(self.text)}, {figures})"
 
     @property
     def bits_per_byte(self) -> float:

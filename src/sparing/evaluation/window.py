@@ -23,6 +23,8 @@ class Window:
 
 def sliding_windows(tokens: int, window: int, stride: int) -> Iterator[Window]:
     """Yield windows of equal length whose scored parts cover every token once."""
+    if window < 1:
+        raise UserError(f"a window holds at least 1 token, not {window}")
     if not 1 <= stride <= window:
         raise UserError(f"stride {stride} must be between 1 and the window, {window}")
     end = min(window, tokens)

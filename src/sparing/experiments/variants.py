@@ -86,4 +86,4 @@ def _refuse_duplicates(one: Variant, other: Variant) -> None:
     if one.run == other.run:
         raise UserError(f"variant {one.name!r} has the settings of {other.name!r}; leave one out")
     if one.folder == other.folder:
-        raise UserError(f"two variants would be called {one.folder!r}; write `NAME:` before one")
+        raise UserError(f"two variants would be called {one.folder!r}; give one another `NAME:`")

@@ -3,7 +3,7 @@
 import codecs
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparing.data.vocab import Vocab
 from sparing.device import Hardware
+from sparing.documents import shown
 from sparing.errors import UserError
 from sparing.generate.decode import GenerationConfig, Group, decode_groups, prefill, stream_tokens
 from sparing.models.api import LanguageModel, State, eval_mode
@@ -45,11 +46,14 @@ class TextState:
     """Everything read so far."""
     last_token: bytes
     """The last token of it; words may end in a space that the text itself lacks."""
-    logits_1V: Tensor = field(repr=False)
+    logits_1V: Tensor
     """Logits of the next token."""
-    state: State = field(repr=False)
-    model: LanguageModel = field(repr=False)
+    state: State
+    model: LanguageModel
     """The model that read it, the only one that can go on from here."""
+
+    def __repr__(self) -> str:
+        return f"TextState(text={shown(self.text)}, last_token={self.last_token!r})"
 
 
 class Transcript:

@@ -1,6 +1,7 @@
 """What a training starts from: a recipe, the settings of a command or call, and a folder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from sparing.data.corpora import CORPORA
@@ -8,7 +9,7 @@ from sparing.errors import UserError
 from sparing.launch import current_launch, launched_at
 from sparing.runs.config import RunConfig, read_config, with_settings
 from sparing.runs.finetune import Init, finetune_recipe
-from sparing.runs.folder import open_run
+from sparing.runs.folder import is_run, open_run
 from sparing.runs.recipes import recipe
 
 
@@ -17,11 +18,22 @@ def load_recipe(name: str, path: Path | None = None, *, resume: bool = False) ->
     if not resume or path is None:
         if not name:
             raise UserError("name a recipe; `sparing recipes` lists them")
-        return read_config(Path(name)) if name.endswith(".json") else recipe(name)
+        if name.endswith(".json"):
+            return read_config(Path(name))
+        _refuse_path(name)
+        return recipe(name)
     run = open_run(path).config()
     if name and name != run.recipe:
         raise UserError(f"{path} was started from recipe {run.recipe!r}, not {name!r}")
     return run
+
+
+def _refuse_path(name: str) -> None:
+    """Refuse a run or a text in the place of a recipe, and say how to name it."""
+    if is_run(Path(name)):
+        raise UserError(f"{name} is a run, not a recipe; `init` starts from it, `resume` goes on")
+    if Path(name).is_file():
+        raise UserError(f"{name} is not a recipe; a text of your own is `data`")
 
 
 def check_start(
@@ -51,15 +63,23 @@ def apply_settings(
     run: RunConfig, settings: list[str], minutes: float | None, corpus: str | None
 ) -> RunConfig:
     """Return the run with the settings of a command or call applied."""
+    names = {_name(setting) for setting in settings}
+    given = {("minutes", "train.minutes"): minutes, ("data", "data.corpus"): corpus}
+    for (argument, name), value in given.items():
+        if value is not None and name in names:
+            raise UserError(f"`{argument}` and {name} are the same; leave one of them out")
     if minutes is not None:
         settings = _replace_budget(run, [*settings, f"train.minutes={minutes}"])
     if corpus is not None:
-        settings = [*settings, f"data.corpus={absolute_corpus(corpus)}"]
-    if any(s.replace(" ", "").startswith("model.vocab_size=") for s in settings):
+        settings = [*settings, f"data.corpus={corpus}"]
+    if "model.vocab_size" in names:
         raise UserError("model.vocab_size comes from the data; set data.vocab or data.vocab_size")
-    if any(s.replace(" ", "").startswith(("train.steps=", "train.epochs=")) for s in settings):
+    if names & {"train.steps", "train.epochs"}:
         settings = _replace_budget(run, settings)
-    return with_settings(run, settings)
+    before, run = run.data.corpus, with_settings(run, settings)
+    if run.data.corpus == before:
+        return run
+    return replace(run, data=replace(run.data, corpus=absolute_corpus(run.data.corpus)))
 
 
 def absolute_corpus(corpus: str) -> str:
@@ -72,13 +92,17 @@ def absolute_corpus(corpus: str) -> str:
 
 def _replace_budget(run: RunConfig, settings: list[str]) -> list[str]:
     """Make the given budget replace the recipe's own, whatever unit that has."""
-    given = {s.partition("=")[0].strip() for s in settings}
+    given = {_name(setting) for setting in settings}
     others = [
         f"train.{unit}=none"
         for unit in ("steps", "epochs", "minutes")
         if getattr(run.train, unit) is not None and f"train.{unit}" not in given
     ]
     return [*settings, *others]
+
+
+def _name(setting: str) -> str:
+    return setting.partition("=")[0].strip()
 
 
 def default_run_path(name: str, *, resume: bool) -> Path:

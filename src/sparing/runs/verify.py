@@ -88,8 +88,9 @@ def train_like(reference: Reference, path: Path, options: TrainOptions) -> int:
 def compare(reference: Reference, folder: RunFolder, *, until: float = 1.0) -> dict[str, Any]:
     """Compare a run with a reference; a record with a verdict, rows and notes."""
     _refuse_other_run(reference, folder)
-    by, ours, theirs = how_to_compare(folder), read_curve(folder), reference.curve
-    end = until * (reference.steps if by == "steps" else reference.elapsed_s)
+    by = how_to_compare(folder)
+    end = end_of_part(reference, by, until)
+    ours, theirs = read_curve(folder), reference.curve
     _refuse_unfinished(folder, _axis(ours, by), _axis(theirs, by), end)
     rows = [*_curve_rows(reference, ours, by, end), *_validation_rows(reference, folder, by, end)]
     if until >= 1:
@@ -111,6 +112,21 @@ def compare(reference: Reference, folder: RunFolder, *, until: float = 1.0) -> d
         "rows": record,
         "notes": list(_notes(reference, folder, ours, by)),
     }
+
+
+def end_of_part(reference: Reference, by: By, until: float) -> float:
+    """The step or second after a fraction of a reference, refused before its first entry."""
+    end = until * (reference.steps if by == "steps" else reference.elapsed_s)
+    if end < _axis(reference.curve, by)[0]:
+        raise _too_little(reference)
+    return end
+
+
+def _too_little(reference: Reference) -> UserError:
+    return UserError(
+        f"the journal of the reference begins at step {reference.curve.steps[0]:,} of "
+        f"{reference.steps:,}; compare more with --until"
+    )
 
 
 def how_to_compare(folder: RunFolder) -> By:
@@ -152,10 +168,7 @@ def _curve_rows(reference: Reference, ours: Curve, by: By, end: float) -> Iterat
     here = np.interp(x, _axis(ours, by), np.asarray(ours.bits_per_byte))
     kept = np.flatnonzero((x <= end) & (x <= _axis(ours, by)[-1]))
     if not kept.size:
-        raise UserError(
-            f"the journal of the reference begins at step {theirs.steps[0]:,} of "
-            f"{reference.steps:,}; compare more with --until"
-        )
+        raise _too_little(reference)
     for part in np.array_split(kept, min(STRETCHES, kept.size)):
         mean = float(bits[part].mean())
         yield ComparedFigure(

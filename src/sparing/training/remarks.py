@@ -31,6 +31,12 @@ def remarks(training: Training, config: TrainConfig, *, resumed: bool) -> Iterat
             f"second pass from step {counters.step:,}: its weights are kept, optimizer state and "
             "schedule start anew"
         )
+    parameters = list(training.model.parameters())
+    trained = sum(each.numel() for each in parameters if each.requires_grad)
+    total = sum(each.numel() for each in parameters)
+    # A super-net chooses in each step.
+    if trained < total and not training.model.single_process:
+        yield f"training {trained:,} of {total:,} parameters"
     if training.hardware.device.type == "cpu":
         seconds = estimate_step_s(training, config)
         if seconds > SLOW_S:
