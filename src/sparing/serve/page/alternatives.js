@@ -15,22 +15,28 @@ export class Alternatives extends EventTarget {
   /** Show a hint instead of a character. */
   explain(hint) {
     if (!this.#isNew(hint)) return;
-    this.title.textContent = "";
-    this.fact.textContent = hint;
+    this.#head(hint, "", "what next");
     this.lists.replaceChildren();
+  }
+
+  /** An answer is on its way: what was shown stays, faded, so that typing does not flicker. */
+  wait() {
+    if (!this.#isNew(null)) return;
+    this.#head("…", "", "what next");
+    this.lists.inert = true;
   }
 
   /** Show a character and what else it might have been. */
   show(character) {
     if (!this.#isNew(character)) return;
-    this.#name(character);
+    const name = nameOf(character);
     if (character.bits == null) {
-      this.fact.textContent =
-        character.shown.length > 64 ? "too far back to be scored" : "not scored yet";
+      const far = character.shown.length > 64;
+      this.#head(name, far ? "too far back to be scored" : "not scored yet");
       this.lists.replaceChildren();
       return;
     }
-    this.fact.textContent = factOf(character);
+    this.#head(name, factOf(character));
     const { tokens } = character;
     this.lists.replaceChildren(
       ...tokens.flatMap((token, part) => {
@@ -43,9 +49,7 @@ export class Alternatives extends EventTarget {
   /** Show what may follow the text. */
   showNext(top) {
     if (!this.#isNew(top)) return;
-    this.title.textContent = "next";
-    this.title.className = "what next";
-    this.fact.textContent = "most probable after this text";
+    this.#head("next", "most probable after this text", "what next");
     this.lists.replaceChildren(this.#list(top, null, []));
   }
 
@@ -56,11 +60,10 @@ export class Alternatives extends EventTarget {
     return fresh;
   }
 
-  #name({ text, shown, tokens }) {
-    const short = shown.length > 24 ? `${shown.slice(0, 12)}…` : text;
-    const bytes = tokens?.flatMap((token) => token.bytes);
-    this.title.className = "what";
-    this.title.textContent = readable(bytes ?? [...new TextEncoder().encode(short)]);
+  #head(title, fact, kind = "what") {
+    Object.assign(this.title, { textContent: title, className: kind });
+    this.fact.textContent = fact;
+    this.lists.inert = false;
   }
 
   #part(token, part, count) {
@@ -110,6 +113,13 @@ export class Alternatives extends EventTarget {
     }
     return row;
   }
+}
+
+/** A character as one can see it. */
+function nameOf({ text, shown, tokens }) {
+  const short = shown.length > 24 ? `${shown.slice(0, 12)}…` : text;
+  const bytes = tokens?.flatMap((token) => token.bytes);
+  return readable(bytes ?? [...new TextEncoder().encode(short)]);
 }
 
 /** One line about a character, which is also what is read aloud. */

@@ -64,6 +64,11 @@ export class Editor extends EventTarget {
     this.box.setSelectionRange(offset, offset);
   }
 
+  /** Scroll to the end of the text, where the model writes. */
+  showEnd() {
+    this.root.scrollTop = this.root.scrollHeight;
+  }
+
   #fill(text) {
     const { value, selectionStart, selectionEnd } = this.box;
     const scroller = this.root;
@@ -100,7 +105,7 @@ export class Editor extends EventTarget {
         .join(" ");
     });
     this.ink.append(fresh);
-    if (this.follow) this.root.scrollTop = this.root.scrollHeight;
+    if (this.follow) this.showEnd();
     this.follow = false;
   }
 

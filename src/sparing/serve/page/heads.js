@@ -39,10 +39,17 @@ export class Heads extends EventTarget {
     this.#describe(null);
   }
 
+  /** Show a hint instead of heads. */
   explain(hint) {
-    this.layers = [];
     this.list.replaceChildren();
     this.axis.replaceChildren();
+    this.pause(hint);
+  }
+
+  /** Show a hint; the heads keep their place, because they will be back. */
+  pause(hint) {
+    this.layers = [];
+    this.list.inert = true;
     this.fact.textContent = hint;
   }
 
@@ -51,6 +58,7 @@ export class Heads extends EventTarget {
     const shape = (given) => given.map(({ layer, heads }) => `${layer}:${heads.length}`).join();
     const same = shape(layers) === shape(this.layers);
     this.layers = layers;
+    this.list.inert = false;
     if (!same) this.#build();
     const farthest = Math.max(
       ...layers.flatMap(({ heads }) => heads.map((each) => each.span ?? each.weights.length)),

@@ -19,7 +19,7 @@ export class Looking {
     const end = this.editor.at;
     const before = this.#before(end);
     if (!model.attention) this.heads.explain("This model does not show its attention.");
-    else if (!before) this.heads.explain("There is nothing before the cursor to look at.");
+    else if (!before) this.heads.pause("There is nothing before the cursor to look at.");
     else {
       this.heads.show(await api.attention(model.id, before, signal));
       [this.read, this.end] = [before, end];

@@ -6,7 +6,6 @@ import { group } from "./characters.js";
 import { Compare } from "./compare.js";
 import { Controls } from "./controls.js";
 import { Editor } from "./editor.js";
-import { drawExamples } from "./examples.js";
 import { modelFacts, textFacts } from "./facts.js";
 import { Looking } from "./looking.js";
 import { Notice, askToken } from "./notice.js";
@@ -183,7 +182,8 @@ function showCharacter() {
   if (each) alternatives.show(each);
   else if (next.text === textOf(scorable(editor.characters)) && next.top.length)
     alternatives.showNext(next.top);
-  else alternatives.explain(writer.active ? "Writing…" : "…");
+  else if (writer.active) alternatives.explain("Writing…");
+  else alternatives.wait();
 }
 
 const say = soon(async () => {
@@ -202,6 +202,7 @@ async function goOn(given) {
   past.push(editor.characters);
   if (given) editor.show(given);
   editor.select(editor.characters.length);
+  editor.showEnd();
   const request = { model: model.id, logprobs: ALTERNATIVES, ...controls.request() };
   try {
     const written = await writer.write(editor.characters, request);
@@ -271,6 +272,8 @@ $("heads").addEventListener("toggle", () => {
 });
 controls.addEventListener("change", share);
 $("model").addEventListener("change", () => choose($("model").value));
+for (const example of $("examples").querySelectorAll("button"))
+  example.addEventListener("click", () => goOn(edited([], example.value)));
 $("go").addEventListener("click", () => (writer.active ? stop() : goOn()));
 $("undo").addEventListener("click", undo);
 $("clear").addEventListener("click", () => {
@@ -288,7 +291,6 @@ document.addEventListener("keydown", (event) => {
   }
 });
 addEventListener("hashchange", restore);
-drawExamples($("examples"), (text) => goOn(edited([], text)));
 bindTheme($("theme"));
 looking.paint();
 restore();
