@@ -177,6 +177,8 @@ def test_other_commands_ask_for_the_run(sparing: Sparing, case: Case, tmp_path: 
         ("generate", case.folder, "--checkpoint", "last"),
         ("score", case.folder, "--device", "cuda", "--text", "a"),
         ("generate", case.folder, "--compile"),
+        ("compress", case.text, "--model", case.folder, "--out", out),
+        ("serve", case.folder, "--port", 0),
     ):
         refused(sparing(*command), "ONNX export")
     assert not out.exists()
