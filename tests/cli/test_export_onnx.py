@@ -66,7 +66,7 @@ def test_the_folder_describes_itself(case: Case) -> None:
     assert len(facts["tokens"]) == facts["settings"]["model"]["vocab_size"]
     assert facts["state"] == manifest["state"]
     assert "mlstm" in (case.folder / "README.md").read_text()
-    assert len((case.folder / "run.py").read_text().splitlines()) <= 60
+    assert len((case.folder / "run.py").read_text().splitlines()) <= 65
     assert not [path for path in case.folder.parent.iterdir() if path.name.startswith(".")]
 
 
@@ -99,21 +99,25 @@ def test_run_py_needs_nothing_of_ours_and_writes_the_same(sparing: Sparing, case
     assert done.stdout == wanted.out.removesuffix("\n"), done.stderr
 
 
-def test_run_py_puts_a_space_after_the_last_word_of_a_prompt(
-    sparing: Sparing, case: Case, tmp_path: Path
+@pytest.mark.parametrize(
+    ("vocab", "prompt"),
+    [("words", b"a fox"), ("par-pieces", b"a fox\n9 dogs\n"), ("bytes", b"\xff a fox")],
+)
+def test_run_py_reads_every_prompt_as_the_run_does(
+    vocab: str, prompt: bytes, sparing: Sparing, case: Case, tmp_path: Path
 ) -> None:
-    settings = [word for setting in SMALL for word in ("--set", setting)]
-    words = [*settings, "--set", "data.vocab=words", "--quiet", "--out", tmp_path / "run"]
-    assert sparing("train", "enwik8_mlstm", "--data", case.text, *words).status == 0
+    settings = [*SMALL, f"data.vocab={vocab}", *["data.vocab_size=40"] * (vocab == "par-pieces")]
+    words = [word for setting in settings for word in ("--set", setting)]
+    train = ["--data", case.text, "--quiet", "--out", tmp_path / "run"]
+    assert sparing("train", "enwik8_mlstm", *train, *words).status == 0
     folder = tmp_path / "folder"
     assert sparing("export", tmp_path / "run", "--format", "onnx", "--out", folder).status == 0
-    done = subprocess.run(
-        [sys.executable, str(folder / "run.py"), "a fox", "3"], capture_output=True, text=True
-    )
-    write = ["--prompt", "a fox", "--length", 3, "--temperature", 0]
-    assert done.stdout == sparing("generate", tmp_path / "run", *write).out.removesuffix("\n")
-    assert done.stdout.startswith("a fox")
-    assert done.stdout[5:6].isspace()
+    command = [sys.executable, str(folder / "run.py"), prompt, "8"]
+    done = subprocess.run(command, capture_output=True)
+    wanted = package.load(tmp_path / "run").generate(prompt, length=8, temperature=0)
+    assert done.stdout == prompt + wanted, done.stderr
+    # A word is followed by a space, even the last one of a prompt.
+    assert vocab != "words" or done.stdout[5:6].isspace()
 
 
 def test_the_printed_loop_gives_the_logits_of_the_model(case: Case) -> None:
@@ -173,6 +177,8 @@ def test_other_commands_ask_for_the_run(sparing: Sparing, case: Case, tmp_path: 
         ("generate", case.folder, "--checkpoint", "last"),
         ("score", case.folder, "--device", "cuda", "--text", "a"),
         ("generate", case.folder, "--compile"),
+        ("compress", case.text, "--model", case.folder, "--out", out),
+        ("serve", case.folder, "--port", 0),
     ):
         refused(sparing(*command), "ONNX export")
     assert not out.exists()

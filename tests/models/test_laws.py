@@ -78,6 +78,13 @@ def test_the_state_alone_is_that_of_a_whole_pass(name: str) -> None:
 
 
 @every_family
+def test_a_model_can_be_made_and_read_in_inference_mode(name: str) -> None:
+    with torch.inference_mode():
+        found, _ = run(tiny(name), text(), 5, inference=True)
+    torch.testing.assert_close(found, run(tiny(name), text(), 5, inference=True)[0])
+
+
+@every_family
 def test_batch_rows_do_not_talk(name: str) -> None:
     model, tokens_BT = tiny(name), text(3)
     together, state = run(model, tokens_BT, 6)

@@ -74,6 +74,11 @@ class Compressor:
         range_coder()
         if hardware.precision != "float32":
             raise UserError(f"compression computes in float32, not in {hardware.precision}")
+        if next(model.parameters(), None) is None:
+            raise UserError(
+                "a compressed file names its model by its weights, which an ONNX export does not "
+                "show; name the run that it was made from"
+            )
         if not vocab.lossless:
             raise UserError(
                 f"this model reads {vocab.kind}, which do not restore a text exactly; compress "

@@ -16,7 +16,9 @@ def open_models(
     hardware, found = device.pick(target, "float32"), dict[str, LM]()
     chosen: list[Path | None] = [*paths] or [None]
     for path in chosen:
-        lm = open_lm(run_or_bundled(path), hardware, checkpoint)
+        folder = run_or_bundled(path)
+        folder.require_checkpoints()
+        lm = open_lm(folder, hardware, checkpoint)
         name = NAME if path is None else path.resolve().name
         if name in found:
             raise UserError(

@@ -25,6 +25,13 @@ def test_weights_are_stored_once_in_float32_and_without_those_of_training(tmp_pa
     assert json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"]
 
 
+def test_whoever_may_read_the_settings_may_read_the_weights(tmp_path: Path) -> None:
+    write_folder(tmp_path, tiny("mlstm"), LETTERS, segment=SEGMENT)
+    (tmp_path / "new").touch()
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {modes["new"]}
+
+
 def test_multi_token_prediction_is_left_out(tmp_path: Path) -> None:
     model = tiny("stack with mtp")
     model.collapse()

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def write_folder(folder: Path, model: LanguageModel, vocab: Vocab, *, segment: i
         save_file(weights, path, metadata={"format": "pt"})
     except SafetensorError as problem:
         raise to_os_error(problem, path) from None
+    # safetensors makes files private, whatever the user's umask is.
+    shutil.copymode(folder / "modeling_sparing.py", path)
     tied = len(weights) < len(model.state_dict())
     settings = to_json(model.config)
     _write(folder / "config.json", _config(settings, vocab, segment=segment, tied=tied))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -41,9 +42,12 @@ def feed(ids: list[int]) -> Any:
 def tokenize(text: bytes) -> list[int]:
     """Return the tokens of a text."""
     if "model" in VOCAB:
-        from sentencepiece import SentencePieceProcessor as Pieces
+        from sentencepiece import SentencePieceProcessor
 
-        return list(Pieces(model_proto=base64.b64decode(VOCAB["model"])).encode(text.decode()))
+        pieces = SentencePieceProcessor(model_proto=base64.b64decode(VOCAB["model"]))
+        # PAR's pieces have none for a line end.
+        lines = text.split(b"\n") if VOCAB["kind"] == "par-pieces" else [text]
+        return [id for line in lines for id in pieces.encode(line.decode())]
     ids, unit = {token: id for id, token in enumerate(TOKENS)}, UNITS.get(VOCAB["kind"], b"(?s).")
     # A word has the space after it; of symbols that were never seen, only words have a token.
     names = ((x, x + b" ", b"<unk> ") for x in re.findall(unit, text))
@@ -51,10 +55,11 @@ def tokenize(text: bytes) -> list[int]:
 
 
 if __name__ == "__main__":
-    prompt, length, temperature = (*sys.argv[1:], *("", "200", "0")[len(sys.argv) - 1 :])
-    ids, draw = [FACTS["start"], *tokenize(prompt.encode())], np.random.default_rng()
-    space = " " if prompt[-1:].strip() and TOKENS[ids[-1]].endswith(b" ") else ""
-    sys.stdout.buffer.write((prompt + space).encode())
+    words = (*sys.argv[1:], *("", "200", "0")[len(sys.argv) - 1 :])
+    prompt, length, temperature = map(os.fsencode, words)
+    ids, draw = [FACTS["start"], *tokenize(prompt)], np.random.default_rng()
+    space = b" " if prompt[-1:].strip() and TOKENS[ids[-1]].endswith(b" ") else b""
+    sys.stdout.buffer.write(prompt + space)
     for _ in range(int(length)):
         ids = [int((feed(ids) + float(temperature) * draw.gumbel(size=len(TOKENS))).argmax())]
         sys.stdout.buffer.write(TOKENS[ids[0]])

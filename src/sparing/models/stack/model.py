@@ -92,7 +92,8 @@ class Stack(LanguageModel):
     def forward(self, tokens_BT: Tensor, state: State) -> Output:
         """See `LanguageModel`."""
         # Rings are as long as their heads' spans, so that nothing has to be read from the device.
-        refresh = SpanRefresh([] if is_static(state) else self.modules())
+        # Lists, as a generator that is passed on breaks `torch.compile` of the whole model.
+        refresh = SpanRefresh([] if is_static(state) else [*self.modules()])
         x0_BTD, carried = self._embed(tokens_BT, state)
         # A copy: if both were one tensor, the code of the first group would be compiled for that.
         hidden_BTD = x0_BTD.clone() if self.static_shapes else x0_BTD
@@ -217,7 +218,7 @@ class Stack(LanguageModel):
 
     def refresh(self) -> None:
         """See `LanguageModel`."""
-        SpanRefresh(self.modules()).finish()
+        SpanRefresh([*self.modules()]).finish()
 
     @torch.no_grad()
     def attention_weights(self, tokens_BT: Tensor, state: State) -> dict[int, Tensor]:

@@ -101,4 +101,6 @@ def whole_blocks(rows: int) -> int:
 
 def _version(weight: Tensor) -> Any:
     """Return a value that changes when torch writes to the tensor, moves it or recasts it."""
-    return weight._version, weight.data_ptr(), weight.device, compute_dtype(weight)
+    # Torch does not count writes to a tensor made in inference mode: any may have been written to.
+    writes = object() if weight.is_inference() else weight._version
+    return writes, weight.data_ptr(), weight.device, compute_dtype(weight)

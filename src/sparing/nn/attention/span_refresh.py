@@ -1,6 +1,6 @@
 """Learned spans of windowed attention, copied to the host while the device computes."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ class SpanRefresh:
     device keep their initial spans.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
         found = (block for block in modules if isinstance(block, WindowedAttentionBlock))
         self._blocks = [block for block in found if not block.log_span.is_meta]
         if self._blocks:

@@ -1,6 +1,7 @@
 """What holds for every family that Transformers has loaded."""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -164,6 +165,16 @@ def test_the_loss_and_every_gradient_are_those_of_next_tokens(
     missing = [name for name, weight in loaded.named_parameters() if weight.grad is None]
     loaded.zero_grad()
     assert not missing
+
+
+@pytest.mark.parametrize("name", ["stack of Transformer-XL", "stack with mtp"])
+def test_it_can_be_compiled_as_a_whole(name: str, export: Export, tokens_BT: Tensor) -> None:
+    _, loaded = export(name)
+    # What is traced counts: a compiler behind it would take a minute more.
+    compiled: Any = torch.compile(loaded, backend="eager")
+    with torch.no_grad():
+        found_BTV, expected_BTV = compiled(tokens_BT).logits, loaded(tokens_BT).logits
+    torch.testing.assert_close(found_BTV, expected_BTV, atol=1e-5, rtol=1e-4)
 
 
 def test_a_saved_copy_loads_again(export: Export, tokens_BT: Tensor, tmp_path: object) -> None:

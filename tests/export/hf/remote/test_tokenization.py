@@ -63,6 +63,11 @@ def test_padding_among_bytes_can_be_told_from_text_and_skipped(tmp_path: Path) -
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (10, 0, 0)
 
 
+def test_a_token_that_does_not_exist_has_no_id(tmp_path: Path) -> None:
+    tokenizer = exported(tmp_path, ByteVocab())
+    assert tokenizer.convert_tokens_to_ids(["a", "<|im_end|>"]) == [97, None]
+
+
 def test_a_saved_copy_loads_again(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

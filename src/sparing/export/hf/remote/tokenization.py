@@ -60,8 +60,9 @@ class SparingTokenizer(PreTrainedTokenizer):
         ids = self.trained.encode(text.encode("utf-8", "surrogateescape"))
         return [self._tokens[id] for id in ids.tolist()]
 
-    def _convert_token_to_id(self, token: str) -> int:
-        return self._ids[token]
+    def _convert_token_to_id(self, token: str) -> int | None:
+        # Programs ask in this way whether there is such a token.
+        return self._ids.get(token)
 
     def _convert_id_to_token(self, index: int) -> str:
         return self._tokens[index]
