@@ -162,8 +162,7 @@ def evaluate(
         drop_newlines=protocol == "no-newlines" and tokens.config.newlines,
         trained_on=_trained_on(folder, how) if corpus is not None else None,
     )
-    looked_up = _cache(cache, cache_theta, cache_lambda)
-    reading = Reading(window=window, stride=stride, cache=looked_up)
+    reading = Reading(window=window, stride=stride, cache=_cache(cache, cache_theta, cache_lambda))
     if context is not None:
         _print_curve(_context(case, context), as_json=as_json)
     elif memory is not None:
