@@ -16,6 +16,8 @@ from sparing.nn.precision import compute_dtype
 from sparing.nn.recurrent import CoreState, LSTMCore, QRNNCore
 from sparing.nn.state import State, advance_seen
 
+Core = Literal["lstm", "qrnn"]
+
 
 class RecurrentBlock(Block):
     """Norm, one recurrent layer as wide as the stream, dropout.
@@ -28,7 +30,7 @@ class RecurrentBlock(Block):
         self,
         dim: int,
         *,
-        core: Literal["lstm", "qrnn"],
+        core: Core,
         dropout: float,
         weight_drop: float = 0.0,
         learnable_init_states: bool = False,
@@ -120,15 +122,15 @@ class RecurrentBlock(Block):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LSTMConfig(BlockConfig):
-    """Settings of the LSTM block."""
+class RecurrentConfig(BlockConfig):
+    """Settings of a recurrent block."""
 
-    letter: ClassVar[str] = "l"
-    title: ClassVar[str] = "LSTM"
     role: ClassVar[Role] = "recurrent"
+    core: ClassVar[Core]
 
     weight_drop: float = 0.0
-    """Share of the hidden-to-hidden weights that is zeroed in training."""
+    """Share of the hidden-to-hidden weights of an LSTM, or of the weights of a scan's gates, that
+    is zeroed in training."""
 
     learnable_init_states: bool = False
     """Learn the state in which a text begins, in place of zeros."""
@@ -140,7 +142,7 @@ class LSTMConfig(BlockConfig):
         """See `BlockConfig`."""
         return RecurrentBlock(
             residual.dim,
-            core="lstm",
+            core=self.core,
             dropout=residual.dropout,
             weight_drop=self.weight_drop,
             learnable_init_states=self.learnable_init_states,
@@ -148,28 +150,18 @@ class LSTMConfig(BlockConfig):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QRNNConfig(BlockConfig):
+class LSTMConfig(RecurrentConfig):
+    """Settings of the LSTM block."""
+
+    letter: ClassVar[str] = "l"
+    title: ClassVar[str] = "LSTM"
+    core: ClassVar[Core] = "lstm"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QRNNConfig(RecurrentConfig):
     """Settings of the QRNN block, a gated scan."""
 
     letter: ClassVar[str] = "g"
     title: ClassVar[str] = "gated scan"
-    role: ClassVar[Role] = "recurrent"
-
-    weight_drop: float = 0.0
-    """Share of the weights of the gates that is zeroed in training."""
-
-    learnable_init_states: bool = False
-    """Learn the state in which a text begins, in place of zeros."""
-
-    def __post_init__(self) -> None:
-        check_rates(weight_drop=self.weight_drop)
-
-    def build(self, residual: ResidualConfig) -> Block:
-        """See `BlockConfig`."""
-        return RecurrentBlock(
-            residual.dim,
-            core="qrnn",
-            dropout=residual.dropout,
-            weight_drop=self.weight_drop,
-            learnable_init_states=self.learnable_init_states,
-        )
+    core: ClassVar[Core] = "qrnn"

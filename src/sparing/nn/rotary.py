@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from sparing.ops.rotated_entries import RotaryTable
 
 PERIOD = 1 << 15
+SLOWEST = 1 / 8192
+"""Radians per position of the pair that is rotated least."""
 
 
 class Rotary(nn.Module):
@@ -23,10 +25,8 @@ class Rotary(nn.Module):
     cosine_PF: Tensor
     sine_PF: Tensor
 
-    def __init__(
-        self, head_dim: int, *, slowest: float = 1 / 8192, rotary_fraction: float = 1.0
-    ) -> None:
-        """Pairs are rotated by between 1 radian per position and about `slowest`.
+    def __init__(self, head_dim: int, *, rotary_fraction: float = 1.0) -> None:
+        """Pairs are rotated by between 1 radian per position and about `SLOWEST`.
 
         Only a share of them, `rotary_fraction`, is rotated, at least one pair unless it is 0. The
         others compare content regardless of distance.
@@ -34,7 +34,7 @@ class Rotary(nn.Module):
         super().__init__()
         if head_dim % 2:
             raise ValueError(f"head_dim {head_dim} must be even: channels are rotated in pairs")
-        self.pairs, self.slowest = head_dim // 2, slowest
+        self.pairs = head_dim // 2
         self.rotated_pairs = max(round(rotary_fraction * self.pairs), int(rotary_fraction > 0))
         self.turns = self._turns()
         angle_PF = self._angles()
@@ -50,7 +50,7 @@ class Rotary(nn.Module):
     def _turns(self) -> list[int]:
         """The turns that each pair makes in one period."""
         rotated = self.rotated_pairs
-        ratios = (self.slowest ** (pair / max(1, rotated - 1)) for pair in range(rotated))
+        ratios = (SLOWEST ** (pair / max(1, rotated - 1)) for pair in range(rotated))
         turns = [max(1, round(ratio * PERIOD / (2 * math.pi))) for ratio in ratios]
         return turns + [0] * (self.pairs - rotated)
 

@@ -64,17 +64,15 @@ def cost_of(pattern: str, costs: Mapping[str, float]) -> float:
     return sum(costs[letter] for letter in pattern)
 
 
-def random_pattern(
-    slots: int, costs: Mapping[str, float], target: float, *, seed: int, tolerance: float = 0.02
-) -> str:
-    """A random pattern that costs `target`, or as near to it as was found.
+def random_pattern(slots: int, costs: Mapping[str, float], target: float, *, seed: int) -> str:
+    """A random pattern that costs `target` within 2 %, or as near to it as was found.
 
     Slots are drawn one by one and redrawn until the sum fits, so that the pattern follows no rule.
     """
     draw, letters = random.Random(seed), sorted(costs)
     best = pattern = [draw.choice(letters) for _ in range(slots)]
     for _ in range(200 * slots):
-        if _cost_error(best, costs, target) <= tolerance * target:
+        if _cost_error(best, costs, target) <= 0.02 * target:
             break
         pattern = pattern.copy()
         pattern[draw.randrange(slots)] = draw.choice(letters)

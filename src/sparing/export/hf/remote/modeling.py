@@ -64,7 +64,6 @@ class SparingForCausalLM(PreTrainedModel, GenerationMixin):
     """A language model that reads in segments and carries its state from one to the next."""
 
     config_class = SparingConfig
-    main_input_name = "input_ids"
     _is_stateful = True
 
     def __init__(self, config: SparingConfig) -> None:
