@@ -26,15 +26,10 @@ def test_all_imports_are_found_in_the_folder(family: str) -> None:
 
 def test_only_what_needs_triton_is_replaced() -> None:
     package = Path(module.__file__).parents[2]
-    # Two ops share kernels; what they share is needed by their own forms alone.
-    shared = package / "ops" / "distance_attention" / "fused.py"
-    needing = ("import kernels", "distance_attention.fused import")
-    fused = {
-        path
-        for path in package.glob("ops/*/*.py")
-        if any(words in path.read_text() for words in needing)
-    } - {shared}
-    assert {source_file(name) for name in SLOWER} == fused
+    fused = [
+        path for path in package.glob("ops/*/fused.py") if "import kernels" in path.read_text()
+    ]
+    assert {source_file(name) for name in SLOWER} == set(fused)
 
 
 def test_imports_keep_their_names_and_their_places() -> None:
