@@ -28,7 +28,7 @@ SETTINGS = {
     "first": "She went to their house.",
     "second": "She went to there house.",
     "length": 260,
-    "seed": 11,
+    "seed": 13,
 }
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         page.type(Keys.CONTROL + Keys.ENTER)
         page.until(lambda: page.text("#go") == "Continue" and len(page.value) > len(PROMPT))
         page.until(lambda: page.scored() and page.text("#verdict"))
-        look_at(page, page.value.index("part of"))
+        look_at(page, page.value.index("trustee"))
         shoot(page, "page_light", 1200, 900)
         page.size(390, 844)
         shoot(page, "page_phone", 390, 844, scale=2)
@@ -49,7 +49,7 @@ def main() -> None:
         page.prefer("dark")
         page.find("#sampling summary").click()
         page.find("#heads summary").click()
-        look_at(page, page.value.rindex("anchoves") + 3)
+        look_at(page, page.value.rindex("Irving") + 3)
         page.until(lambda: page.text("#heads .fact").startswith("Choose a head"))
         page.run("document.querySelectorAll('.option input')[4].click()")
         page.until(lambda: any(page.steps(kind="weight")))
@@ -83,8 +83,10 @@ def serving() -> Iterator[str]:
     ) as process:
         assert process.stdout is not None
         found = (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)
-        yield next(match[0] for match in found if match) + "/"
-        process.terminate()
+        try:
+            yield next(match[0] for match in found if match) + "/"
+        finally:
+            process.terminate()
 
 
 @contextmanager

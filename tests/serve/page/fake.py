@@ -21,7 +21,10 @@ TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-EXPECTED = [(b"e", 1.0), (b"t", 2.0), (b" ", 3.0), ("é".encode()[:1], 4.0), (b"\n", 5.0)]
+EXPECTED = [
+    (b"e", 1.0), (b"t", 2.0), (b" ", 3.0), ("é".encode()[:1], 4.0), (b"\n", 5.0), (b"q", 6.0),
+    (b"n", 7.0),
+]  # fmt: skip
 """The alternatives at every place, with their bits."""
 
 

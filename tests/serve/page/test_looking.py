@@ -58,6 +58,19 @@ def test_arrow_keys_show_the_alternatives(page: Page) -> None:
     page.until(lambda: page.text(".what") == "next")
 
 
+def test_a_small_screen_shows_five_alternatives_and_what_stands_there(page: Page) -> None:
+    page.size(360, 740)
+    page.open("#text=tno")
+    page.until(page.scored)
+    shown = ("return [...document.querySelectorAll('.lists li')].filter(each => each.offsetHeight)"
+             ".map(each => each.querySelector('.code').textContent)")  # fmt: skip
+    five = ["e", "t", "␣", "C3", "↵"]
+    for name, more in (("o", ["o"]), ("n", ["n"]), ("t", [])):
+        page.type(Keys.ARROW_LEFT)
+        page.until(lambda name=name: page.text(".what") == name)
+        assert page.run(shown) == five + more
+
+
 def test_pointing_at_a_character_shows_its_alternatives(page: Page) -> None:
     page.open("#text=to+be")
     page.until(page.scored)
