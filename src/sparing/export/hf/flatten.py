@@ -14,7 +14,9 @@ PACKAGE = Path(__file__).parents[2]
 NAME = PACKAGE.name
 SLOWER = {
     f"{NAME}.ops.fo_pooling.fused": f"{NAME}.ops.fo_pooling.reference",
+    f"{NAME}.ops.relative_attention.tiled": f"{NAME}.ops.relative_attention.shifted",
     f"{NAME}.ops.rotated_entries.fused": f"{NAME}.ops.rotated_entries.reference",
+    f"{NAME}.ops.span_attention.tiled": f"{NAME}.ops.span_attention.banded",
     f"{NAME}.ops.window_attention.fused": f"{NAME}.ops.window_attention.sliced",
 }
 """What replaces the forms that need Triton, which has the same functions."""

@@ -177,6 +177,22 @@ def test_it_can_be_compiled_as_a_whole(name: str, export: Export, tokens_BT: Ten
     torch.testing.assert_close(found_BTV, expected_BTV, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["adaptive_span", "transformer_xl"])
+def test_where_a_gpu_has_kernels_the_slower_forms_are_used(
+    name: str, export: Export, tokens_BT: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, loaded = export(name)
+    expected_BTV = loaded(tokens_BT).logits
+    folder = type(loaded).__module__.rpartition(".")[0]
+    ops = [module for path, module in sys.modules.items() if path.startswith(f"{folder}.")]
+    asking = [module for module in ops if hasattr(module, "has_tiles")]
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for module in asking:
+        monkeypatch.setattr(module, "has_tiles", lambda *_: True)
+    torch.testing.assert_close(loaded(tokens_BT).logits, expected_BTV, atol=1e-5, rtol=1e-4)
+    assert asking
+
+
 def test_a_saved_copy_loads_again(export: Export, tokens_BT: Tensor, tmp_path: object) -> None:
     from transformers import AutoModelForCausalLM
 
