@@ -29,6 +29,8 @@ FUNCTIONS_WITH_ONE_MEANING = {
     "train": "sparing.train and what it calls: settings to a trained run",
     "forward": "what every ops/*/kernels.py launches",
     "backward": "as forward",
+    "backward_query": "as forward",
+    "backward_entries": "as forward",
     "reference": "the definition of an op that has one module",
 }
 """Functions that several modules may define, because they all do the same thing."""
