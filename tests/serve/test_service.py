@@ -1,14 +1,17 @@
 """Answers that are not wanted any more, come too late, or cannot be given at all."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.serve.conftest import LIMITS, Running, eventually, idle
+from tests.serve.conftest import LIMITS, Running, eventually, idle, write
 
 from sparing.lm import LM
+from sparing.serve.engine import Engine
 from sparing.serve.limits import Limits
+from sparing.serve.service import Events
 
 
 def test_a_server_whose_model_does_not_work_says_so(
@@ -108,3 +111,26 @@ def test_an_answer_that_takes_too_long_is_an_error(
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
     assert not end
     eventually(lambda: idle(quick))
+
+
+def test_others_get_their_turn_between_two_events_that_wait(engine: Engine) -> None:
+    async def read() -> list[int]:
+        turns, found = 0, []
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with Events(engine, [write("a", 20)]) as events:
+            while events._queue.qsize() < 20:
+                await asyncio.sleep(0.01)
+            other = asyncio.create_task(take_turns())
+            async for _ in events:
+                found.append(turns)
+            other.cancel()
+        return found
+
+    found = asyncio.run(read())
+    assert len(found) == len({*found}) == 20

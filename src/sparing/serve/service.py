@@ -122,6 +122,8 @@ class Events:
         """Yield events with the number of the request; a failure is raised as an `ApiError`."""
         while self._left:
             index, event = await self._queue.get()
+            # Events that wait already would be sent without a break, although the client has gone.
+            await asyncio.sleep(0)
             if is_last(event):
                 self._left -= 1
             if isinstance(event, Failed):
