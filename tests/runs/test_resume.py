@@ -302,3 +302,24 @@ def test_the_order_of_an_epoch_under_way_stays(
     assert contents(out) == before
     # A second pass begins with an epoch of its own.
     assert resume(out, "--set", changed, "--set", "optim.lr=1e-3") == 0
+
+
+def test_a_run_killed_before_it_validated_its_last_weights_can_be_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moment, bare = "sparing.runs.callbacks._validate", "train.keep_state=false"
+    out = start_and_kill(tmp_path, monkeypatch, moment, bare)
+    same = ("--set", "train.steps=6")
+    assert resume(out, *same) == 0
+    found = RunFolder(out)
+    assert found.results()["training"]["steps"] == found.results()["best_valid"]["step"] == 6
+    assert found.step("best") == found.step("last") == 6
+    # The state at its end is lost, so more steps are a second pass.
+    before = contents(out / "checkpoints")
+    assert resume(out, *same) == 0
+    assert contents(out / "checkpoints") == before
+    assert resume(out) == 0
+    assert (
+        checkpoint.load(found.checkpoints, "last", found.config().identity()).cursor["pass_step"]
+        == 6
+    )

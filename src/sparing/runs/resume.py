@@ -17,8 +17,10 @@ from sparing.training import checkpoint, journal, swap
 from sparing.training.capture import (
     broadcast_checkpoint,
     capture,
+    capture_weights,
     is_resumable,
     restore,
+    restore_bare,
     start_second_pass,
 )
 from sparing.training.checkpoint import Checkpoint
@@ -64,7 +66,9 @@ def resume(
     size = counters.journal_bytes
     lost = _lost_bytes(folder.metrics, size, cut=options.cut_journal) if leading else 0
     counters.journal_bytes -= lost
-    captured = capture(training) if moved or world.broadcast_object(lost) else None
+    training.saved_whole |= moved
+    take = capture if training.saved_whole else capture_weights
+    captured = take(training) if moved or world.broadcast_object(lost) else None
     if leading:
         unwanted = (
             _trains_otherwise(before, run) if again else _is_before_best(folder, name, counters)
@@ -128,20 +132,28 @@ def _restore(
     changed = before.optim != run.optim or before.schedule != run.schedule
     # A checkpoint of an earlier pass belongs to the optimizer and the schedule of that pass.
     changed |= world.broadcast_object(leading and _is_of_earlier_pass(folder, saved, name))
-    if not changed and is_resumable(saved):
+    training.saved_whole = is_resumable(saved)
+    if training.saved_whole and not changed:
         restore(training, saved)
     else:
-        start_second_pass(training, saved)
-        changed = True
+        restore_bare(training, saved)
+        # The end of a run without its state: what may be left to do is to validate the weights.
+        if changed or name != "last" or not _is_used_up(training, run):
+            start_second_pass(training, saved)
+            changed = True
     if changed or before != run:
         # Without a step to come, the settings would claim what was not trained with them.
         _check_budget(training, run)
     return changed or name != "last"
 
 
+def _is_used_up(training: Training, run: RunConfig) -> bool:
+    return budget_used(training, run.train, Clock(training.counters.elapsed_s)) >= 1
+
+
 def _check_budget(training: Training, run: RunConfig) -> None:
     counters = training.counters
-    if budget_used(training, run.train, Clock(counters.elapsed_s)) >= 1:
+    if _is_used_up(training, run):
         raise UserError(
             f"the run's budget is used up: {pluralize(counters.step, 'step')} in "
             f"{counters.elapsed_s:,.0f} s; set a larger total of steps, epochs or minutes"

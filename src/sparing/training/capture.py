@@ -148,13 +148,19 @@ def _check_rng(saved: Mapping[str, Tensor]) -> None:
         )
 
 
+def restore_bare(training: Training, checkpoint: Checkpoint) -> None:
+    """Restore weights and counters, which is enough where no step is left to be made."""
+    load_model_tensors(training.model, checkpoint.tensors["model"])
+    training.counters = _counters(checkpoint)
+
+
 def start_second_pass(training: Training, checkpoint: Checkpoint) -> None:
     """Keep only the weights: new optimizer state, empty memory, new warm-up, start of the text.
 
     This is what the second command of SHA-RNN does to halve the learning rate.
     """
-    load_model_tensors(training.model, checkpoint.tensors["model"])
-    before = _counters(checkpoint)
+    restore_bare(training, checkpoint)
+    before = training.counters
     training.counters = replace(
         before,
         cursor=Cursor(before.cursor.epoch + 1, 0, 0),

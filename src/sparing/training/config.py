@@ -63,7 +63,8 @@ class TrainConfig:
     """Steps between two checkpoints."""
     keep_state: bool = True
     """Save optimizer and carried state, often gigabytes, with the last checkpoint of a finished
-    run; without them, the run can only be continued by a second pass."""
+    run; without them, the run can only be continued by a second pass, and averages of the weights
+    are in `best` alone."""
     bad_steps: int = 3
     """Consecutive steps with non-finite loss or gradients before rolling back to a checkpoint."""
 

@@ -78,12 +78,13 @@ def finish(
     """Save first, then validate: validation takes time and may fail."""
     check_gradients(training, callbacks)
     whole = interrupted or config.keep_state
-    # What is there of this step holds the state as well.
-    if training.saved_step != training.counters.step or not whole:
+    # What is there of this step may hold a state that is not wanted.
+    if training.saved_step != training.counters.step or (training.saved_whole and not whole):
         save_last(training, callbacks, whole=whole)
     if not interrupted and validate(training, callbacks):
         sync_journal(training, callbacks)
-        update = capture_optimizer(training) if whole else Checkpoint({}, position(training))
+        kept = training.saved_whole
+        update = capture_optimizer(training) if kept else Checkpoint({}, position(training))
         with training.counters.spending("checkpoints"):
             callbacks.update_checkpoint("last", update)
     finish_saving(training, callbacks)
@@ -248,7 +249,7 @@ def save_last(training: Training, callbacks: Callbacks, *, whole: bool = True) -
         counters.rollbacks = 0
     sync_journal(training, callbacks)
     save_captured(training, callbacks, "last", capture if whole else capture_weights)
-    training.saved_step = counters.step
+    training.saved_step, training.saved_whole = counters.step, whole
 
 
 def save_captured(

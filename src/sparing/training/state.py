@@ -136,6 +136,8 @@ class Training:
     """Share of the budget after which this training stops; schedules are of the whole."""
     saved_step: int | None = None
     """Step of the checkpoint `last`; None before the first."""
+    saved_whole: bool = True
+    """Whether it holds optimizer and carried state."""
     unchecked_norms: list[AsyncHostCopy] = field(default_factory=list)
     """Gradient norms of updates that `check_gradients` has not looked at yet."""
 
