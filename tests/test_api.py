@@ -349,6 +349,7 @@ ELSEWHERE = {
     "--config": "`sparing info`, which the message names",
     "--parameters": "the same",
     "--out": "`sparing train`, which the message names",
+    "--resume": "the same",
     "--split": "`sparing evaluate`, which the message names",
 }
 """The options in messages of what Python calls too, and whose they are."""

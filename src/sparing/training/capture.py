@@ -114,8 +114,8 @@ def _check_order(training: Training, order: Mapping[str, Any] | None) -> None:
         if was != becomes:
             raise UserError(
                 f"train.{name} cannot become {becomes} in the middle of an epoch, which is read in "
-                f"an order that depends on it; leave it at {was}, or start a second pass with "
-                "--checkpoint best"
+                f"an order that depends on it; leave it at {was}, or start a second pass from "
+                "the best checkpoint"
             )
 
 
