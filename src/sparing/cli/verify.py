@@ -1,6 +1,5 @@
 """`sparing verify`: whether a recipe still gives the curve and figures it was published with."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from sparing.runs.reference import Reference, find_reference
 from sparing.runs.start import default_run_path
 from sparing.runs.train import TrainOptions
 from sparing.runs.verify import By, compare, end_of_part, train_like
-from sparing.training.stopping import process_age_s
+from sparing.training.stopping import Pace, process_age_s
 
 CONFLICTS = {"--run": ("--out", "--by", "--from", "--device", "--quiet")}
 """Options, and the options that they would ignore."""
@@ -85,6 +84,7 @@ def verify(
         raise UserError(f"--until is a fraction of the run, above 0 and at most 1, not {until:g}")
     reference = find_reference(name)
     if run is None:
+        pace = _pace(reference, by)
         end_of_part(reference, by, until)
         run = out or _default_path(name)
         options = TrainOptions(
@@ -93,9 +93,10 @@ def verify(
             progress=not quiet,
             head_start_s=process_age_s(),
             until=until,
+            pace=pace,
             exit_on_second_interrupt=True,
         )
-        if signal := train_like(reference, run, _paced(options, reference, by)):
+        if signal := train_like(reference, run, options):
             print_message(
                 f"stopped; to compare a part of it: sparing verify {name} --until FRACTION "
                 f"--run {run}"
@@ -111,11 +112,11 @@ def _default_path(name: str) -> Path:
     return path.with_name(f"verify-{path.name}")
 
 
-def _paced(options: TrainOptions, reference: Reference, by: By) -> TrainOptions:
+def _pace(reference: Reference, by: By) -> Pace | None:
     pace = reference.pace()
     if by == "minutes" and pace is None:
         raise UserError("this recipe has no budget in minutes; use --by steps")
-    return replace(options, pace=pace if by == "steps" else None)
+    return pace if by == "steps" else None
 
 
 def _print(record: dict[str, Any], *, as_json: bool) -> None:
