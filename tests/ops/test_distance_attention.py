@@ -30,7 +30,8 @@ SPANS: dict[str, dict[str, Any]] = {
     "memory, tiles cut": {"segment": 90, "memory": 130, "spans": [40.3, 97.0]},
     "zero vectors before memory": {"segment": 70, "memory": 20, "spans": [20.5, 3.25]},
     "no memory": {"segment": 40, "memory": 0, "spans": [0.0, 17.5]},
-    "whole spans, closed ends": {"segment": 70, "memory": 98, "spans": [64.0, 3.0, 3.0],
+    # A tile of keys begins where the flat part of the first window ends.
+    "whole spans, closed ends": {"segment": 70, "memory": 130, "spans": [96.0, 3.0, 3.0],
                                  "closed": True},
     "long inside": {"segment": 130, "memory": 230, "spans": [100.5, 197.0]},
     # The last key of a tile is the first position of a tile of queries.
@@ -228,10 +229,10 @@ def test_a_score_far_above_the_others_at_the_end_of_a_ramp_stays_finite() -> Non
     position[:, 0] = 400 * query.detach()[0, 0, 7].sign()
     span = torch.zeros(1, device=DEVICE, requires_grad=True)
     assert Ramp(4).reach(0.0) == position.size(1)
-    given = (query, keys, keys, position, span)
-    out = span_tiled.span_attention(*given, ramp=Ramp(4))
-    # The mask is zero there, so that score must not count.
-    expected = span_ops.reference.span_attention(*given, ramp=Ramp(4))
+    out = span_tiled.span_attention(query, keys, keys, position, span, ramp=Ramp(4))
+    # The mask is zero there, so that score does not count.
+    others = position.clone().index_fill_(1, torch.tensor([0], device=DEVICE), 0)
+    expected = span_ops.reference.span_attention(query, keys, keys, others, span, ramp=Ramp(4))
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=2e-5)
     for each in differentiate(out, [query, keys, span]):
         assert each.isfinite().all()
